@@ -1,0 +1,61 @@
+"""Facts about the machine and the libraries, without which a time means nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+__all__ = ["busy_warning", "facts"]
+
+PACKAGES = ("gem-ood", "numpy", "scipy", "scikit-learn", "torch", "pytorch-ood", "oodeel")
+# Of the cores, at the start of the run: above this, somebody else is computing.
+QUIET_LOAD = 0.25
+
+
+def facts() -> dict[str, str]:
+    """Names and values, in the order in which they are printed."""
+    import numpy  # noqa: F401  (loads the BLAS that threadpoolctl then names)
+    import scipy.linalg  # noqa: F401
+    from threadpoolctl import threadpool_info
+
+    pools = [
+        f"{pool['internal_api']} {pool['version'] or ''} {pool.get('architecture', '')}"
+        f" x{pool['num_threads']}"
+        for pool in threadpool_info()
+    ]
+    load = os.getloadavg()[0]
+    return {
+        "cpu": _cpu_model(),
+        "cores": str(os.cpu_count()),
+        "threads": os.environ["OMP_NUM_THREADS"],
+        "load at start": f"{load:.2f}",
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "packages": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
+        "thread pools": ", ".join(pools),
+    }
+
+
+def busy_warning(found: dict[str, str]) -> str:
+    """A sentence when the machine was busy at the start, else nothing."""
+    load, cores = float(found["load at start"]), int(found["cores"])
+    if load <= QUIET_LOAD * cores:
+        return ""
+    return f"load was {load:.2f} on {cores} cores before the run: other work distorts every number; run again"
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,23 @@
+"""Gaussians: from rows of features to k Gaussians with one tied covariance.
+
+`collect` or an `Accumulator` turns rows into `Statistics`; `merge` joins them; a covariance policy and
+`TiedGaussians.from_statistics` turn them into a fitted value that answers for distances, densities and posteriors.
+"""
+
+from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
+from gem_ood.gaussians.statistics import Accumulator, Statistics, collect, fourth_moment, merge
+from gem_ood.gaussians.tied import Priors, TiedGaussians
+
+__all__ = [
+    "Accumulator",
+    "CovariancePolicy",
+    "Factor",
+    "Priors",
+    "Statistics",
+    "TiedGaussians",
+    "collect",
+    "factorize",
+    "fourth_moment",
+    "merge",
+    "tied_covariance",
+]

@@ -1,0 +1,191 @@
+"""The covariance policy: which estimate of the tied covariance, and how it is made invertible.
+
+The paper's estimate (P18) divides the pooled scatter by N. Shrinkage mixes it with a multiple of the identity.
+A covariance without full rank is ordinary life (dead units, duplicated columns, fewer rows than dimensions), and a
+Cholesky factorisation need not notice it: rank is judged by the eigenvalues of the correlation matrix, and the
+whitener works on the directions that have variance. Directions without any are left out of every distance.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cholesky, eigh, eigvalsh
+from scipy.linalg.lapack import dtrtri
+
+from gem_ood.errors import InputError, RankWarning
+from gem_ood.gaussians.statistics import Statistics
+
+__all__ = ["CovariancePolicy", "Factor", "factorize", "tied_covariance"]
+
+CovariancePolicy = Literal["empirical", "ledoit-wolf", "oas"] | float
+
+#: Correlation eigenvalues below this share of the largest are rounding noise: about (2⁻²³)², the variance that
+#: float32 rounding alone leaves in a direction that is a sum of other features.
+MIN_RELATIVE_EIGENVALUE = 1.5e-14
+
+#: A feature whose spread is within this many rounding steps of its own mean is constant.
+CONSTANT_STEPS = 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A covariance made ready for use.
+
+    Attributes:
+        whitener: m × rank matrix W with Wᵀ Σ W = I, so that distances are ‖(x − μ) W‖; upper triangular at full rank.
+        log_determinant: log |Σ| on the directions that have variance.
+        condition_number: Ratio of the extreme eigenvalues of the correlation matrix on those directions.
+    """
+
+    whitener: NDArray[np.float64]
+    log_determinant: float
+    condition_number: float
+
+    @property
+    def rank(self) -> int:
+        """How many directions have variance."""
+        return int(self.whitener.shape[1])
+
+
+def tied_covariance(
+    statistics: Statistics, policy: CovariancePolicy = "empirical"
+) -> tuple[NDArray[np.float64], float]:
+    """Return the tied covariance under this policy and the share of it that is shrinkage.
+
+    `"empirical"`, `"oas"` and a fixed share in [0, 1] need only streamed statistics. `"ledoit-wolf"` needs the
+    fourth moment about the final means, which takes a second pass over the rows.
+
+    >>> from gem_ood.gaussians import collect
+    >>> tied_covariance(collect([[0.0, 0.0], [2.0, 1.0]]), 0.5)
+    (array([[0.8125, 0.25  ],
+           [0.25  , 0.4375]]), 0.5)
+    """
+    if statistics.n_rows == 0:
+        raise InputError("the fit has no rows; pass at least two")
+    empirical = statistics.scatter / statistics.n_rows
+    share = _shrinkage(statistics, empirical, policy)
+    if share == 0.0:
+        return empirical, 0.0
+    covariance = (1.0 - share) * empirical
+    covariance.flat[:: len(covariance) + 1] += share * np.trace(empirical) / len(empirical)
+    return covariance, share
+
+
+def factorize(
+    covariance: NDArray[np.float64],
+    *,
+    magnitudes: NDArray[np.float64] | None = None,
+    resolution: float = 0.0,
+    n_rows: int | None = None,
+) -> Factor:
+    """Return the factor of a covariance, warning once if it has fewer dimensions than features.
+
+    Args:
+        covariance: Symmetric m × m.
+        magnitudes: Largest absolute class mean per feature; with `resolution` it tells a constant feature from one
+            that merely varies little.
+        resolution: Relative rounding step of the rows behind the covariance.
+        n_rows: Rows behind the covariance, for the warning.
+
+    >>> factorize(np.array([[4.0, 0.0], [0.0, 1.0]])).log_determinant
+    1.38629...
+    """
+    dimension = len(covariance)
+    variances = np.diag(covariance)
+    floor = np.zeros(dimension) if magnitudes is None else (CONSTANT_STEPS * resolution * magnitudes) ** 2
+    varying = np.flatnonzero(variances > floor)
+    if len(varying) == 0:
+        raise InputError(
+            "no feature varies within a class, so there is no covariance to measure distance by; pass more than one "
+            "row per class, or leave the labels out"
+        )
+    scales = np.sqrt(variances[varying])
+    correlation = covariance[np.ix_(varying, varying)] / scales[:, np.newaxis] / scales
+    eigenvalues = eigvalsh(correlation, check_finite=False)
+    threshold = eigenvalues[-1] * max(MIN_RELATIVE_EIGENVALUE, len(varying) * np.finfo(np.float64).eps)
+    if eigenvalues[0] > threshold:
+        lower = cholesky(correlation, lower=True, check_finite=False)
+        whitener, kept = dtrtri(lower, lower=1)[0].T, eigenvalues
+    else:
+        whitener, kept = _whitener_on_support(correlation, threshold)
+    if len(kept) < dimension:
+        _warn_of_rank(len(kept), dimension, dimension - len(varying), n_rows)
+    placed = np.zeros((dimension, len(kept)))
+    placed[varying] = whitener / scales[:, np.newaxis]
+    return Factor(
+        whitener=placed,
+        log_determinant=_log_determinant(covariance, placed, scales, kept),
+        condition_number=float(kept[-1] / kept[0]),
+    )
+
+
+def _whitener_on_support(
+    correlation: NDArray[np.float64], threshold: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    eigenvalues, vectors = eigh(correlation, check_finite=False)
+    kept = eigenvalues > threshold
+    whitener = vectors[:, kept] / np.sqrt(eigenvalues[kept])
+    return whitener, eigenvalues[kept]
+
+
+def _log_determinant(
+    covariance: NDArray[np.float64],
+    whitener: NDArray[np.float64],
+    scales: NDArray[np.float64],
+    eigenvalues: NDArray[np.float64],
+) -> float:
+    if len(eigenvalues) == len(covariance):
+        return float(np.sum(np.log(eigenvalues)) + 2.0 * np.sum(np.log(scales)))
+    # The colouring matrix C = Wᵀ Σ maps whitened axes back to features; its Gram determinant is the volume of the
+    # support in the features' own units.
+    return float(np.linalg.slogdet((colouring := whitener.T @ covariance) @ colouring.T)[1])
+
+
+def _warn_of_rank(rank: int, dimension: int, n_constant: int, n_rows: int | None) -> None:
+    rows = "" if n_rows is None else f" (rows: {n_rows}, constant features: {n_constant})"
+    warnings.warn(
+        f"the tied covariance has rank {rank} of {dimension} dimensions{rows}; distances use the {rank} directions "
+        f"that vary and ignore the others. Remedy: more rows, fewer features, or covariance='oas', 'ledoit-wolf' or a "
+        f"float such as 0.1, which make every direction count",
+        RankWarning,
+        stacklevel=2,
+    )
+
+
+def _shrinkage(statistics: Statistics, empirical: NDArray[np.float64], policy: CovariancePolicy) -> float:
+    if policy == "empirical":
+        return 0.0
+    if policy == "oas":
+        return _oas(empirical, statistics.n_rows)
+    if policy == "ledoit-wolf":
+        return _ledoit_wolf(statistics, empirical)
+    if isinstance(policy, str) or isinstance(policy, bool) or not 0.0 <= policy <= 1.0:
+        raise InputError(
+            f"covariance is {policy!r}; pass 'empirical', 'ledoit-wolf', 'oas', or a shrinkage share between 0 and 1"
+        )
+    return float(policy)
+
+
+def _oas(empirical: NDArray[np.float64], n_rows: int) -> float:
+    """Oracle-approximating shrinkage, Chen, Wiesel, Eldar and Hero (2010), eq. 23 as scikit-learn computes it."""
+    dimension = len(empirical)
+    mean_square = float(np.mean(empirical**2))
+    squared_mean = float(np.trace(empirical) / dimension) ** 2
+    denominator = (n_rows + 1.0) * (mean_square - squared_mean / dimension)
+    return 1.0 if denominator <= 0.0 else float(min((mean_square + squared_mean) / denominator, 1.0))
+
+
+def _ledoit_wolf(statistics: Statistics, empirical: NDArray[np.float64]) -> float:
+    """Ledoit and Wolf (2004), 'A well-conditioned estimator for large-dimensional covariance matrices'."""
+    if statistics.fourth_moment is None:
+        raise InputError(
+            "covariance='ledoit-wolf' needs a second pass over the rows for their fourth moment about the final "
+            "means, so partial_fit and merge cannot provide it; use fit, or covariance='oas', which streams"
+        )
+    squared_norm = float(np.sum(empirical**2))
+    distance = squared_norm - np.trace(empirical) ** 2 / len(empirical)
+    noise = (statistics.fourth_moment / statistics.n_rows - squared_norm) / statistics.n_rows
+    return 0.0 if noise <= 0.0 or distance <= 0.0 else float(min(noise / distance, 1.0))

@@ -1,0 +1,295 @@
+"""Statistics: what one pass over the rows leaves behind, and how such passes are joined.
+
+An `Accumulator` folds batches of any size; `Statistics` is the value it yields. Memory is O(k·m + m²) plus one
+chunk, whatever the number of rows. Accuracy rests on three things: a provisional shift per class (its first row),
+so that no square of an offset is ever formed; a symmetric rank update into a float64 accumulator; and one rank-k
+correction at the end. A single shift for all classes loses two digits when classes lie thousands of sigma apart.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.linalg.blas import dsyrk
+
+from gem_ood.errors import InputError
+from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
+
+__all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
+
+#: The rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
+MIN_ROWS_PER_UPDATE = 1024
+
+#: Above this many classes, class sums of a chunk are formed for the classes it holds instead of for all.
+FEW_CLASSES = 256
+
+Prepare = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Counts, means and the pooled within-class scatter of labelled rows.
+
+    Attributes:
+        classes: The class names, sorted; whole numbers or strings. A declared class may have no rows.
+        counts: Rows per class.
+        means: Mean of each class (P17), one row per class; zeros where a class has no rows.
+        scatter: Sum over all rows of (x − μ_class)(x − μ_class)ᵀ.
+        resolution: The coarsest relative rounding step of the rows seen, 2⁻²³ for float32.
+        fourth_moment: Sum over rows of ‖x − μ_class‖⁴ where a second pass computed it, else None.
+
+    >>> statistics = collect([[0.0], [2.0], [5.0]], ["a", "a", "b"])
+    >>> statistics.means.ravel(), statistics.scatter
+    (array([1., 5.]), array([[2.]]))
+    """
+
+    classes: NDArray[Any]
+    counts: NDArray[np.int64]
+    means: NDArray[np.float64]
+    scatter: NDArray[np.float64]
+    resolution: float
+    fourth_moment: float | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows were seen."""
+        return int(self.counts.sum())
+
+    @property
+    def n_features(self) -> int:
+        """How many features each row has."""
+        return int(self.means.shape[1])
+
+    def pooled(self) -> "Statistics":
+        """Return the statistics of the same rows taken as one class named 0.
+
+        >>> collect([[0.0], [2.0], [5.0]], ["a", "a", "b"]).pooled().scatter
+        array([[12.66666667]])
+        """
+        weights = self.counts / max(1, self.n_rows)
+        mean = weights @ self.means
+        offsets = (self.means - mean) * np.sqrt(self.counts)[:, np.newaxis]
+        return Statistics(
+            classes=np.zeros(1, dtype=np.int64),
+            counts=np.array([self.n_rows]),
+            means=mean[np.newaxis],
+            scatter=self.scatter + offsets.T @ offsets,
+            resolution=self.resolution,
+        )
+
+
+class Accumulator:
+    """Folds batches of rows into statistics.
+
+    >>> accumulator = Accumulator(n_features=1, classes=["a", "b"])
+    >>> accumulator.add([[0.0], [5.0]], ["a", "b"])
+    >>> accumulator.add([[2.0]], ["a"])
+    >>> accumulator.statistics().counts
+    array([2, 1])
+    """
+
+    def __init__(self, *, n_features: int, classes: ArrayLike | None = None) -> None:
+        self.classes = _class_names(classes)
+        n_classes = len(self.classes)
+        self.n_features = n_features
+        self._resolution = 0.0
+        self._counts = np.zeros(n_classes, dtype=np.int64)
+        self._shifts = np.zeros((n_classes, n_features))
+        self._sums = np.zeros((n_classes, n_features))
+        self._scatter = np.zeros((n_features, n_features), order="F")  # lower triangle only
+
+    @classmethod
+    def resume(cls, statistics: Statistics) -> "Accumulator":
+        """Return an accumulator that goes on where these statistics stopped."""
+        accumulator = cls(n_features=statistics.n_features, classes=statistics.classes)
+        accumulator._resolution = statistics.resolution
+        accumulator._counts = statistics.counts.copy()
+        accumulator._shifts = statistics.means.copy()
+        accumulator._scatter = np.asfortranarray(statistics.scatter).copy(order="F")
+        return accumulator
+
+    def add(self, X: ArrayLike, labels: ArrayLike | None = None, *, prepare: Prepare | None = None) -> None:
+        """Take in one batch; `prepare` is applied to each chunk of rows before it counts."""
+        features = as_features(X)
+        if features.shape[1] != self.n_features:
+            raise InputError(
+                f"features has {features.shape[1]} columns but earlier batches had {self.n_features}; "
+                f"pass the same features in every batch"
+            )
+        codes = encode(labels, self.classes, len(features))
+        self._resolution = max(self._resolution, _resolution(features.dtype))
+        size = max(MIN_ROWS_PER_UPDATE, rows_per_chunk(self.n_features))
+        buffer = np.empty((min(size, len(features)), self.n_features))
+        for rows in chunks(len(features), size):
+            chunk = features[rows] if prepare is None else prepare(features[rows])
+            self._add_chunk(chunk, codes[rows], buffer[: len(chunk)], first_row=rows.start)
+
+    def _add_chunk(
+        self, chunk: NDArray[Any], codes: NDArray[np.intp], buffer: NDArray[np.float64], *, first_row: int
+    ) -> None:
+        self._place_shifts(chunk, codes, first_row)
+        np.take(self._shifts, codes, axis=0, out=buffer, mode="clip")
+        np.subtract(chunk, buffer, out=buffer)
+        present, sums = _class_sums(codes, buffer, len(self.classes))
+        if not np.isfinite(sums).all():  # one NaN or infinity anywhere in the chunk reaches the sums
+            refuse_non_finite(chunk, first_row=first_row)
+        self._sums[present] += sums
+        self._counts += np.bincount(codes, minlength=len(self.classes))
+        self._scatter = dsyrk(1.0, buffer.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=True)
+
+    def _place_shifts(self, chunk: NDArray[Any], codes: NDArray[np.intp], first_row: int) -> None:
+        unplaced = np.flatnonzero(self._counts[codes] == 0)
+        if len(unplaced):
+            new, first = np.unique(codes[unplaced], return_index=True)
+            rows = unplaced[first]
+            refuse_non_finite(chunk[rows[0] : rows[0] + 1], first_row=first_row + int(rows[0]))
+            self._shifts[new] = chunk[rows]
+
+    def statistics(self) -> Statistics:
+        """Return the statistics of all rows added so far; the accumulator can go on afterwards."""
+        counts = np.maximum(self._counts, 1)[:, np.newaxis]
+        scaled = self._sums / np.sqrt(counts)
+        lower = dsyrk(-1.0, scaled.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=False)
+        scatter = np.tril(lower) + np.tril(lower, -1).T
+        if not np.isfinite(scatter).all():
+            raise InputError("features are so large that their squares overflow float64; rescale the features")
+        return Statistics(
+            classes=self.classes,
+            counts=self._counts.copy(),
+            means=self._shifts + self._sums / counts,
+            scatter=scatter,
+            resolution=self._resolution,
+        )
+
+
+def collect(
+    X: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    classes: ArrayLike | None = None,
+    prepare: Prepare | None = None,
+) -> Statistics:
+    """Return the statistics of rows in memory (or memory-mapped); without labels they are one class named 0.
+
+    >>> collect([[1.0, 2.0], [3.0, 2.0]]).means
+    array([[2., 2.]])
+    """
+    features = as_features(X)
+    if labels is not None and classes is None:
+        classes = np.unique(as_labels(labels, len(features)))
+    accumulator = Accumulator(n_features=features.shape[1], classes=classes)
+    accumulator.add(features, labels, prepare=prepare)
+    return accumulator.statistics()
+
+
+def merge(first: Statistics, second: Statistics) -> Statistics:
+    """Return what collecting the rows behind both would have given; classes are joined by name.
+
+    >>> a, b = collect([[0.0], [2.0]], [0, 0]), collect([[4.0], [9.0]], [0, 1])
+    >>> merge(a, b).means.ravel()
+    array([2., 9.])
+    """
+    if first.n_features != second.n_features:
+        raise InputError(
+            f"one fit has {first.n_features} features and the other {second.n_features}; merge fits of the same features"
+        )
+    if first.classes.dtype.kind != second.classes.dtype.kind:
+        raise InputError("one fit has whole-number labels and the other strings; use one kind of label")
+    classes = np.union1d(first.classes, second.classes)
+    counts = np.zeros((2, len(classes)), dtype=np.int64)
+    means = np.zeros((2, len(classes), first.n_features))
+    for side, statistics in enumerate((first, second)):
+        places = np.searchsorted(classes, statistics.classes)
+        counts[side, places] = statistics.counts
+        means[side, places] = statistics.means
+    total = counts.sum(axis=0)
+    share = (counts[1] / np.maximum(total, 1))[:, np.newaxis]
+    difference = means[1] - means[0]
+    both = (counts > 0).all(axis=0)
+    offsets = difference[both] * np.sqrt(counts[0] * share[:, 0])[both, np.newaxis]
+    return Statistics(
+        classes=classes,
+        counts=total,
+        means=means[0] + difference * share,
+        scatter=first.scatter + second.scatter + offsets.T @ offsets,
+        resolution=max(first.resolution, second.resolution),
+    )
+
+
+def fourth_moment(
+    statistics: Statistics,
+    batches: Iterable[tuple[ArrayLike, ArrayLike | None]],
+    *,
+    prepare: Prepare | None = None,
+) -> float:
+    """Return Σ ‖x − μ_class‖⁴ by a second pass over the rows that gave these statistics.
+
+    >>> fourth_moment(collect([[0.0], [2.0]]), [([[0.0], [2.0]], None)])
+    2.0
+    """
+    total = 0.0
+    for X, labels in batches:
+        features = as_features(X)
+        codes = encode(labels, statistics.classes, len(features))
+        for rows in chunks(len(features), rows_per_chunk(statistics.n_features)):
+            chunk = features[rows] if prepare is None else prepare(features[rows])
+            centred = chunk - statistics.means[codes[rows]]
+            total += float(np.sum(np.einsum("ij,ij->i", centred, centred) ** 2))
+    return total
+
+
+def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> NDArray[np.intp]:
+    """Return the place of each row's label among the sorted classes; a label outside them is an error."""
+    if labels is None:
+        if len(classes) != 1:
+            raise InputError(f"this fit has {len(classes)} classes but the batch came without labels; pass its labels")
+        return np.zeros(n_rows, dtype=np.intp)
+    values = as_labels(labels, n_rows)
+    if n_rows == 0:
+        return np.zeros(0, dtype=np.intp)
+    if values.dtype.kind != classes.dtype.kind:
+        raise InputError(
+            f"labels are {_kind(values)} (first: {values[0]!r}) but the classes are {_kind(classes)} "
+            f"(first: {classes[0]!r}); use one kind of label"
+        )
+    codes = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
+    unseen = classes[codes] != values
+    if unseen.any():
+        row = int(np.argmax(unseen))
+        raise InputError(
+            f"labels row {row} is {values[row].item()!r}, which is not among the {len(classes)} classes of this fit; "
+            f"declare every class in the first call: partial_fit(X, y, classes=[...])"
+        )
+    return codes
+
+
+def _kind(labels: NDArray[Any]) -> str:
+    return "strings" if labels.dtype.kind == "U" else "whole numbers"
+
+
+def _class_names(classes: ArrayLike | None) -> NDArray[Any]:
+    if classes is None:
+        return np.zeros(1, dtype=np.int64)
+    array = np.asarray(classes)
+    names = np.unique(as_labels(array, array.size, name="classes"))
+    if len(names) == 0:
+        raise InputError("classes is empty; declare at least one class")
+    return names
+
+
+def _class_sums(
+    codes: NDArray[np.intp], rows: NDArray[np.float64], n_classes: int
+) -> tuple[NDArray[np.intp] | slice, NDArray[np.float64]]:
+    present: NDArray[np.intp] | slice = slice(None)
+    if n_classes > FEW_CLASSES:
+        present, codes = np.unique(codes, return_inverse=True)
+        n_classes = len(present)
+    entries = (np.ones(len(codes)), codes, np.arange(len(codes) + 1))
+    return present, sparse.csc_array(entries, shape=(n_classes, len(codes))) @ rows
+
+
+def _resolution(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else float(np.finfo(np.float64).eps)

@@ -1,0 +1,295 @@
+"""TiedGaussians: k Gaussians that share one covariance, fitted and ready to use.
+
+Every distance comes from one whitening product and one n × k product (B7): with z = (x − c) W and ν_i = (μ_i − c) W,
+−½ d²(x, μ_i) = z·ν_i − ½‖ν_i‖² − ½‖z‖². The common centre c is subtracted first, so no offset is ever squared.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from gem_ood.errors import InputError
+from gem_ood.features import as_features, refuse_non_finite
+from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
+from gem_ood.gaussians.kernel import Kernel
+from gem_ood.gaussians.statistics import Statistics
+
+__all__ = ["Priors", "TiedGaussians"]
+
+Priors = str | ArrayLike
+
+#: Scores keep this relative accuracy in float32, or float64 is used instead.
+FLOAT32_ERROR_LIMIT = 5e-7
+
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
+
+
+@dataclass(frozen=True, eq=False)
+class TiedGaussians:
+    """Class means, priors and one tied covariance with its factor; all arrays are read-only.
+
+    Attributes:
+        classes: Names of the classes, one per mean.
+        class_means: k × m.
+        priors: Mixture weights, summing to one.
+        covariance: m × m, as estimated or given.
+        factor: The whitener, log-determinant and condition number of the covariance.
+        shrinkage: The share of the covariance that is shrinkage.
+
+    >>> gaussians = TiedGaussians.from_parameters([[0.0, 0.0], [4.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
+    >>> gaussians.squared_distances([[1.0, 0.0]])
+    array([[1., 9.]])
+    """
+
+    classes: NDArray[Any]
+    class_means: NDArray[np.float64]
+    priors: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    factor: Factor
+    shrinkage: float = 0.0
+
+    def __post_init__(self) -> None:
+        for array in (self.class_means, self.priors, self.covariance, self.factor.whitener):
+            array.flags.writeable = False
+
+    @classmethod
+    def from_statistics(
+        cls, statistics: Statistics, *, covariance: CovariancePolicy = "empirical", priors: Priors = "uniform"
+    ) -> "TiedGaussians":
+        """Return the Gaussians fitted to these statistics; a class without rows is left out.
+
+        Args:
+            statistics: What one pass over the rows left.
+            covariance: `"empirical"` (divisor N), `"oas"`, `"ledoit-wolf"`, or a shrinkage share in [0, 1].
+            priors: `"uniform"`, `"empirical"` (class frequencies), or one weight per declared class.
+        """
+        present = statistics.counts > 0
+        if not present.any():
+            raise InputError("the fit has no rows; pass at least two")
+        matrix, share = tied_covariance(statistics, covariance)
+        means = statistics.means[present]
+        factor = factorize(
+            matrix,
+            magnitudes=np.abs(means).max(axis=0),
+            resolution=statistics.resolution,
+            n_rows=statistics.n_rows,
+        )
+        weights = resolve_priors(priors, statistics)
+        return cls(statistics.classes[present], means, weights, matrix, factor, share)
+
+    @classmethod
+    def from_parameters(
+        cls,
+        class_means: ArrayLike,
+        covariance: ArrayLike,
+        *,
+        priors: ArrayLike | None = None,
+        classes: ArrayLike | None = None,
+    ) -> "TiedGaussians":
+        """Return Gaussians with known parameters; classes are numbered from 0 unless named."""
+        means = np.array(as_features(class_means, name="class_means"), dtype=np.float64)
+        matrix = np.array(as_features(covariance, name="covariance"), dtype=np.float64)
+        refuse_non_finite(means, name="class_means")
+        refuse_non_finite(matrix, name="covariance")
+        n_classes, dimension = means.shape
+        if matrix.shape != (dimension, dimension):
+            raise InputError(
+                f"covariance has shape {matrix.shape} but class_means has {dimension} features; "
+                f"pass a {dimension} × {dimension} matrix"
+            )
+        _refuse_indefinite(matrix)
+        names = np.arange(n_classes) if classes is None else np.asarray(classes)
+        if len(names) != n_classes:
+            raise InputError(f"classes has {len(names)} names but class_means has {n_classes} rows; name each mean once")
+        weights = np.full(n_classes, 1.0 / n_classes) if priors is None else _checked_priors(priors, n_classes)
+        return cls(names, means, weights, matrix, factorize(matrix))
+
+    @property
+    def n_classes(self) -> int:
+        """How many Gaussians there are."""
+        return len(self.class_means)
+
+    @property
+    def n_features(self) -> int:
+        """How many features a row has."""
+        return int(self.class_means.shape[1])
+
+    @property
+    def rank(self) -> int:
+        """How many directions have variance; distances use these."""
+        return self.factor.rank
+
+    @property
+    def log_determinant(self) -> float:
+        """Log-determinant of the covariance, on the directions that have variance."""
+        return self.factor.log_determinant
+
+    @property
+    def log_normalizer(self) -> float:
+        """Log β, with β = sqrt((2π)^d |Σ|)."""
+        return 0.5 * (self.rank * LOG_TWO_PI + self.log_determinant)
+
+    @cached_property
+    def centre(self) -> NDArray[np.float64]:
+        """A common point near all means, representable in float32 so that subtracting it there is exact."""
+        middle = self.class_means.mean(axis=0)
+        with np.errstate(over="ignore"):
+            rounded = middle.astype(np.float32).astype(np.float64)
+        return np.where(np.isfinite(rounded), rounded, middle)
+
+    @cached_property
+    def whitened_means(self) -> NDArray[np.float64]:
+        """Class means after centring and whitening, k × rank."""
+        return (self.class_means - self.centre) @ self.factor.whitener
+
+    @cached_property
+    def float32_error(self) -> float:
+        """Predicted relative error of float32 scores, from rounding in the whitening product and in ‖z‖²."""
+        spread = np.sqrt(np.diag(self.covariance) + np.max((self.class_means - self.centre) ** 2, axis=0))
+        amplification = float(np.linalg.norm(self.factor.whitener * spread[:, np.newaxis]))
+        reach = 1.0 + float(np.max(np.sum(self.whitened_means**2, axis=1))) / self.rank
+        epsilon = float(np.finfo(np.float32).eps) / 2.0
+        return epsilon * (4.0 * amplification * np.sqrt(reach) / self.rank + reach)
+
+    def working_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Return the precision in which rows of this type are scored."""
+        narrow = np.dtype(dtype) in (np.float16, np.float32)
+        return np.dtype(np.float32 if narrow and self.float32_error <= FLOAT32_ERROR_LIMIT else np.float64)
+
+    @cached_property
+    def _kernels(self) -> dict[np.dtype[Any], Kernel]:
+        return {}
+
+    def kernel(self, dtype: DTypeLike) -> Kernel:
+        """Return the arithmetic for rows of this type, made once per precision."""
+        working = self.working_dtype(dtype)
+        if working not in self._kernels:
+            self._kernels[working] = Kernel.of(self.centre, self.factor.whitener, self.whitened_means, working)
+        return self._kernels[working]
+
+    def linear_terms(self, X: ArrayLike) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+        """Yield, chunk by chunk, which rows, their n × k centred logits ℓ, and their half norms h.
+
+        The exponents of the paper are f = ℓ − h. The logits are a working buffer: use it before taking the next one.
+        """
+        features = as_features(X)
+        self.check_width(features)
+        return self.kernel(features.dtype).chunks(features)
+
+    def check_width(self, features: NDArray[Any]) -> None:
+        """Raise if rows have another number of features than the fit."""
+        if features.shape[1] != self.n_features:
+            raise InputError(
+                f"features has {features.shape[1]} columns but the fit has {self.n_features}; pass the same features"
+            )
+
+    def exponents(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the paper's f_i(x) = −½ d²(x, μ_i), n × k."""
+        features = as_features(X, min_rows=0)
+        stacked = np.empty((len(features), self.n_classes))
+        if len(features):
+            for rows, logits, half_norms in self.linear_terms(features):
+                np.subtract(logits, half_norms[:, np.newaxis], out=stacked[rows])
+        return stacked
+
+    def squared_distances(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return squared Mahalanobis distances (P20) to each class mean, n × k."""
+        distances = self.exponents(X)
+        distances *= -2.0
+        return np.maximum(distances, 0.0, out=distances)
+
+    def log_densities(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the log-density of each row under each class, n × k."""
+        densities = self.exponents(X)
+        densities -= self.log_normalizer
+        return densities
+
+    def log_density(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return log p_in(x) of the mixture (P1), normalised: it integrates to one.
+
+        >>> gaussian = TiedGaussians.from_parameters([[0.0]], [[1.0]])
+        >>> gaussian.log_density([[0.0]]) + 0.5 * np.log(2 * np.pi)
+        array([0.])
+        """
+        joint = self.log_densities(X)
+        with np.errstate(divide="ignore"):
+            joint += np.log(self.priors)
+        return np.logaddexp.reduce(joint, axis=1)
+
+    def posterior(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the Bayes posterior p(class | x) (P2), n × k."""
+        joint = self.exponents(X)
+        with np.errstate(divide="ignore"):
+            joint += np.log(self.priors)
+        joint -= joint.max(axis=1, keepdims=True)
+        np.exp(joint, out=joint)
+        joint /= joint.sum(axis=1, keepdims=True)
+        return joint
+
+    def linear_head(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return weight (k × m) and bias (k,) of the logits f'_i(x) = μ_iᵀΣ⁻¹x − ½ μ_iᵀΣ⁻¹μ_i (P6)."""
+        whitened = self.class_means @ self.factor.whitener
+        return whitened @ self.factor.whitener.T, -0.5 * np.sum(whitened**2, axis=1)
+
+    def sample(
+        self, n: int, *, random_state: int | np.random.Generator | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """Return n rows drawn from the mixture and their class names.
+
+        >>> rows, names = TiedGaussians.from_parameters([[0.0], [9.0]], [[1.0]]).sample(5, random_state=0)
+        >>> rows.shape, names.shape
+        ((5, 1), (5,))
+        """
+        generator = np.random.default_rng(random_state)
+        codes = generator.choice(self.n_classes, size=n, p=self.priors)
+        colouring = self.factor.whitener.T @ self.covariance
+        rows = generator.standard_normal((n, self.rank)) @ colouring
+        rows += self.class_means[codes]
+        return rows, self.classes[codes]
+
+
+def resolve_priors(priors: Priors, statistics: Statistics) -> NDArray[np.float64]:
+    """Return the mixture weights of the classes that have rows."""
+    present = statistics.counts > 0
+    if isinstance(priors, str):
+        if priors == "uniform":
+            return np.full(int(present.sum()), 1.0 / present.sum())
+        if priors == "empirical":
+            return statistics.counts[present] / statistics.n_rows
+        raise InputError(f"priors is {priors!r}; pass 'uniform', 'empirical', or one weight per class")
+    weights = _checked_priors(priors, len(statistics.classes))[present]
+    if weights.sum() <= 0.0:
+        raise InputError("priors gives no weight to any class that has rows; give some class a positive weight")
+    return weights / weights.sum()
+
+
+def _checked_priors(priors: ArrayLike, n_classes: int) -> NDArray[np.float64]:
+    try:
+        weights = np.array(priors, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"priors is {priors!r}; pass 'uniform', 'empirical', or one weight per class") from error
+    if weights.shape != (n_classes,):
+        raise InputError(f"priors has shape {weights.shape} but there are {n_classes} classes; pass one weight per class")
+    if not np.isfinite(weights).all() or (weights < 0.0).any() or abs(weights.sum() - 1.0) > 1e-8:
+        raise InputError(
+            f"priors must be weights of at least 0 that sum to 1, but they sum to {weights.sum():.6g} and the smallest "
+            f"is {weights.min():.6g}; divide counts by their sum"
+        )
+    return weights
+
+
+def _refuse_indefinite(matrix: NDArray[np.float64]) -> None:
+    scale = float(np.abs(matrix).max())
+    if not np.allclose(matrix, matrix.T, rtol=1e-9, atol=1e-12 * scale):
+        raise InputError("covariance is not symmetric; pass a covariance matrix")
+    smallest = float(np.linalg.eigvalsh(matrix)[0])
+    if smallest < -1e-10 * scale:
+        raise InputError(
+            f"covariance is not positive semi-definite (smallest eigenvalue {smallest:.3g}); pass a covariance matrix"
+        )
+
+

@@ -1,0 +1,31 @@
+"""Scores: pure functions from logits, exponents or features to one number per row; higher = more in-distribution."""
+
+from gem_ood.scores.gaussian import (
+    gem,
+    gem_scores,
+    linear_energy,
+    log_rescaled,
+    mahalanobis,
+    mahalanobis_scores,
+    weighted_gem,
+)
+from gem_ood.scores.ideal import gem_threshold, ideal
+from gem_ood.scores.logits import energy, max_logit, msp, softmax
+from gem_ood.scores.logsumexp import log_sum_exp
+
+__all__ = [
+    "energy",
+    "gem",
+    "gem_scores",
+    "gem_threshold",
+    "ideal",
+    "linear_energy",
+    "log_rescaled",
+    "log_sum_exp",
+    "mahalanobis",
+    "mahalanobis_scores",
+    "max_logit",
+    "msp",
+    "softmax",
+    "weighted_gem",
+]
