@@ -170,9 +170,7 @@ def metrics(*, rounds: int, with_peers: bool, size: int = 1_000_000) -> Section:
             samplers[name] = Stopwatch(prepare)
     times = interleave(samplers, rounds=rounds)
     ratios = [paired_ratio(f"{OURS} / {sort}", times[OURS], times[sort])]
-    ratios += [
-        paired_ratio(f"{name} / {OURS}", times[name], times[OURS], at_least=1) for name in list(times)[2:]
-    ]
+    ratios += [paired_ratio(f"{name} / {OURS}", times[name], times[OURS], at_least=1) for name in list(times)[2:]]
     title = f"Metrics, {size:,} + {size:,} scores"
     return Section(title, ratios, [time.scaled(1e3, "ms") for time in times.values()])
 

@@ -21,8 +21,7 @@ def facts() -> dict[str, str]:
     from threadpoolctl import threadpool_info
 
     pools = [
-        f"{pool['internal_api']} {pool['version'] or ''} {pool.get('architecture', '')}"
-        f" x{pool['num_threads']}"
+        f"{pool['internal_api']} {pool['version'] or ''} {pool.get('architecture', '')} x{pool['num_threads']}"
         for pool in threadpool_info()
     ]
     load = os.getloadavg()[0]

@@ -93,9 +93,7 @@ class PytorchOOD:
         z = torch.from_numpy(features)
         return _under_inference_mode(torch, lambda: detector.predict_features(z).numpy())
 
-    def metrics(
-        self, id_scores: NDArray[Any], ood_scores: NDArray[Any], *, same_four: bool
-    ) -> Callable[[], Any]:
+    def metrics(self, id_scores: NDArray[Any], ood_scores: NDArray[Any], *, same_four: bool) -> Callable[[], Any]:
         """A call of ``OODMetrics``, or of only the four metrics that gem-ood reports too."""
         torch = _torch()
         from pytorch_ood.metrics import AUPR, AUROC, FPRAtTPR, MetricCollection, OODMetrics

@@ -76,12 +76,8 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="three rounds and no peers, for a look while working"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three rounds and no peers, for a look while working")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="interleaved rounds per section")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples as JSON")

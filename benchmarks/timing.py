@@ -155,9 +155,7 @@ def interleave(samplers: Mapping[str, Sampler], *, rounds: int) -> dict[str, Mea
     finally:
         gc.enable()
     return {
-        name: Measurement(name, failure=failures[name])
-        if name in failures
-        else Measurement(name, tuple(samples[name]))
+        name: Measurement(name, failure=failures[name]) if name in failures else Measurement(name, tuple(samples[name]))
         for name in samplers
     }
 

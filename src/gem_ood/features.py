@@ -14,13 +14,21 @@ from scipy import sparse
 
 from gem_ood.errors import InputError
 
-__all__ = ["as_features", "as_labels", "as_scores", "chunks", "refuse_non_finite", "rows_per_chunk"]
+__all__ = [
+    "as_features",
+    "as_labels",
+    "as_scores",
+    "chunks",
+    "refuse_non_finite",
+    "rows_per_chunk",
+    "unit_length",
+]
 
 #: A working buffer of this many bytes stays in the outer caches of a current processor.
 CHUNK_BYTES = 4 << 20
 
 
-class _WrongType(InputError, TypeError):
+class _WrongTypeError(InputError, TypeError):
     """Values that are not numbers; both kinds of error, because callers expect either."""
 
 
@@ -131,6 +139,21 @@ def chunks(n_rows: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, n_rows))
 
 
+def unit_length(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Return float64 rows scaled to Euclidean length one (B8); a row of zeros has no direction and stays zero.
+
+    >>> unit_length(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+    """
+    wide = rows.astype(np.float64)
+    largest = np.abs(wide).max(axis=1, keepdims=True)
+    wide /= np.where(largest > 0.0, largest, 1.0)  # squares of the largest entry neither overflow nor vanish
+    lengths = np.sqrt(np.vecdot(wide, wide))[:, np.newaxis]
+    wide /= np.where(lengths > 0.0, lengths, 1.0)
+    return wide
+
+
 def refuse_non_finite(chunk: NDArray[Any], *, first_row: int = 0, name: str = "features") -> None:
     """Raise, naming the first row and column that hold NaN or infinity.
 
@@ -162,7 +185,7 @@ def _to_array(values: Any, name: str) -> NDArray[Any]:
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _WrongType(
+        raise _WrongTypeError(
             f"{name} of type {type(values).__name__} cannot be read as one array: {error}. Pass rows of equal length; "
             f"a torch tensor must be on the CPU and of a NumPy type: {name}.float().cpu()"
         ) from error
@@ -173,11 +196,15 @@ def _as_numbers(array: NDArray[Any], name: str) -> NDArray[np.float64]:
     if array.dtype.kind == "c":
         raise InputError(f"{name} has dtype {array.dtype}. Complex data not supported; pass real numbers")
     if array.dtype.kind != "O":
-        raise _WrongType(f"{name} has dtype {array.dtype}; every value must be a number: drop or encode such columns")
+        raise _WrongTypeError(
+            f"{name} has dtype {array.dtype}; every value must be a number: drop or encode such columns"
+        )
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise _WrongType(f"{name} holds a value that is not a number: {error}; drop or encode such columns") from error
+        raise _WrongTypeError(
+            f"{name} holds a value that is not a number: {error}; drop or encode such columns"
+        ) from error
 
 
 def _labels_from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:

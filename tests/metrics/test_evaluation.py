@@ -1,5 +1,4 @@
 import math
-import time
 import tracemalloc
 from fractions import Fraction
 
@@ -135,6 +134,8 @@ def test_scores_that_separate_are_perfect_and_reversed_ones_the_worst(convention
     assert (good.fpr, good.auroc, good.aupr_in, good.aupr_out, good.detection_error) == (0, 1, 1, 1, 0)
     bad = evaluate([1.0, 0.0], [2.0, 3.0], convention=convention)
     assert (bad.fpr, bad.auroc, bad.detection_error) == (1, 0, 0.5)
+    many = evaluate(np.arange(49) + 49, np.arange(49), convention=convention)  # 49 · (1/49) is not 1 in floats
+    assert (many.fpr, many.auroc, many.aupr_in, many.aupr_out, many.detection_error) == (0, 1, 1, 1, 0)
 
 
 def test_the_nearest_recall_wins_and_of_two_the_higher():
@@ -237,22 +238,6 @@ def test_an_option_that_is_none_is_refused(options, message):
         evaluate([1.0, 2.0], [0.0, 1.0], **options)
     with pytest.raises(InputError, match='positive must be "in" or "out" but is None'):
         aupr([1.0], [0.0], positive=None)
-
-
-def test_two_million_scores_cost_little_more_than_their_sort():
-    generator = np.random.default_rng(0)
-    id_scores, ood_scores = generator.normal(loc=1, size=10**6), generator.normal(size=10**6)
-    both = np.concatenate([id_scores, ood_scores])
-    sort_times, evaluate_times = [], []
-    for _ in range(7):
-        started = time.perf_counter()
-        np.sort(both)
-        between = time.perf_counter()
-        evaluate(id_scores, ood_scores)
-        sort_times.append(between - started)
-        evaluate_times.append(time.perf_counter() - between)
-    # 2.3 on a quiet machine with AVX-512; twice that leaves room for neighbours and other processors.
-    assert min(evaluate_times) < 4.6 * min(sort_times)
 
 
 def test_memory_stays_near_that_of_the_scores():

@@ -31,7 +31,7 @@ def test_delong_is_its_double_loop(id_scores, ood_scores, confidence):
 
 
 def test_delong_covers_the_true_auroc_at_its_confidence():
-    # 1,000 draws of a 90 % interval. Taking its coverage, which is asymptotic, to be from .88 to .92, the count
+    # 1,000 draws of a 90 % interval. With its coverage, which is asymptotic, from .88 to .92, the count
     # leaves these bounds with probability under 1e-5 on each side.
     generator = np.random.default_rng(0)
     truth = norm.cdf(1 / math.sqrt(2))
@@ -47,9 +47,7 @@ def test_delong_covers_the_true_auroc_at_its_confidence():
 def test_bootstrap_intervals_cover_the_large_sample_values(convention):
     # Five 99 % intervals of one draw; with this seed all hold the values of a sample a hundred times larger.
     generator = np.random.default_rng(0)
-    large = evaluate(
-        generator.normal(loc=1.5, size=100_000), generator.normal(size=50_000), convention=convention
-    )
+    large = evaluate(generator.normal(loc=1.5, size=100_000), generator.normal(size=50_000), convention=convention)
     small = evaluate(
         generator.normal(loc=1.5, size=1000),
         generator.normal(size=500),
@@ -68,9 +66,7 @@ def test_bootstrap_intervals_cover_the_large_sample_values(convention):
 def test_bootstrap_is_the_percentile_of_plain_resamples():
     generator = np.random.default_rng(3)
     id_scores, ood_scores = generator.normal(loc=1, size=50).round(1), generator.normal(size=30).round(1)
-    result = evaluate(
-        id_scores, ood_scores, intervals="bootstrap", n_resamples=40, confidence=0.8, random_state=7
-    )
+    result = evaluate(id_scores, ood_scores, intervals="bootstrap", n_resamples=40, confidence=0.8, random_state=7)
     resampler = np.random.default_rng(7)
     resamples = [
         evaluate(id_scores[resampler.integers(50, size=50)], ood_scores[resampler.integers(30, size=30)])
@@ -89,9 +85,7 @@ def test_bootstrap_is_reproducible_and_its_seed_matters():
     other = evaluate(*sides, intervals="bootstrap", n_resamples=20, random_state=1)
     assert first.intervals != other.intervals
     assert first.auroc == other.auroc
-    given_generator = evaluate(
-        *sides, intervals="bootstrap", n_resamples=20, random_state=np.random.default_rng(0)
-    )
+    given_generator = evaluate(*sides, intervals="bootstrap", n_resamples=20, random_state=np.random.default_rng(0))
     assert given_generator == first
 
 

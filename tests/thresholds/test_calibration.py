@@ -27,9 +27,7 @@ ordinary_scores = st.floats(allow_nan=False) | st.sampled_from([-1.0, 0.0, 1.0])
 
 
 def exact_binomial_cdf(count, n_rows, probability):
-    return sum(
-        math.comb(n_rows, k) * probability**k * (1 - probability) ** (n_rows - k) for k in range(count + 1)
-    )
+    return sum(math.comb(n_rows, k) * probability**k * (1 - probability) ** (n_rows - k) for k in range(count + 1))
 
 
 @pytest.mark.parametrize(("confidence", "order"), [(0.95, 39), (0.99, 35)])

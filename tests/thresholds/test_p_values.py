@@ -13,15 +13,11 @@ from gem_ood.thresholds import conformal_p_values, conformal_threshold
 scores_with_ties = st.floats(allow_nan=False) | st.integers(-3, 3).map(float)
 
 
-@given(
-    st.lists(scores_with_ties, min_size=1, max_size=20), st.lists(scores_with_ties, min_size=1, max_size=20)
-)
+@given(st.lists(scores_with_ties, min_size=1, max_size=20), st.lists(scores_with_ties, min_size=1, max_size=20))
 def test_p_values_are_the_textbook_loop(calibration, scores):
     expected = [(1 + sum(c <= score for c in calibration)) / (len(calibration) + 1) for score in scores]
     np.testing.assert_array_equal(conformal_p_values(calibration, scores), expected)
-    np.testing.assert_array_equal(
-        conformal_p_values(sorted(calibration), scores, assume_sorted=True), expected
-    )
+    np.testing.assert_array_equal(conformal_p_values(sorted(calibration), scores, assume_sorted=True), expected)
 
 
 @pytest.mark.parametrize(

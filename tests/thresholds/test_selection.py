@@ -47,9 +47,7 @@ def test_rows_exactly_on_the_line_are_declared():
     assert benjamini_hochberg(p_values, level=0.15).tolist() == [True, True, False]
 
 
-@given(
-    st.lists(st.floats(0, 1), min_size=1, max_size=40), st.tuples(st.floats(0.01, 0.5), st.floats(0.01, 0.5))
-)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.tuples(st.floats(0.01, 0.5), st.floats(0.01, 0.5)))
 def test_a_higher_level_never_declares_fewer_rows(p_values, levels):
     low, high = sorted(levels)
     assert np.all(benjamini_hochberg(p_values, level=low) <= benjamini_hochberg(p_values, level=high))

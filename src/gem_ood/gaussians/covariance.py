@@ -162,7 +162,7 @@ def _shrinkage(statistics: Statistics, empirical: NDArray[np.float64], policy: C
         return _oas(empirical, statistics.n_rows)
     if policy == "ledoit-wolf":
         return _ledoit_wolf(statistics, empirical)
-    if isinstance(policy, str) or isinstance(policy, bool) or not 0.0 <= policy <= 1.0:
+    if not isinstance(policy, float | int) or isinstance(policy, bool) or not 0.0 <= policy <= 1.0:
         raise InputError(
             f"covariance is {policy!r}; pass 'empirical', 'ledoit-wolf', 'oas', or a shrinkage share between 0 and 1"
         )

@@ -45,7 +45,7 @@ class Kernel:
         )
 
     def chunks(self, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
-        """Yield slices of the rows, a reused buffer with z·ν_i − ½‖ν_i‖², and ½‖z‖²; refuses NaN and infinity by row."""
+        """Yield slices of rows, a reused buffer with z·ν_i − ½‖ν_i‖², and ½‖z‖²; NaN and infinity are refused by row."""
         dtype = self.centre.dtype
         n_classes, rank = self.whitened_means.shape
         size = min(len(features), rows_per_chunk(features.shape[1] + rank + n_classes, dtype.itemsize))
@@ -69,7 +69,7 @@ class Kernel:
             whitened = gemm(1.0, self.whitener, centred.T, trans_a=1)
         logits[...] = self.bias
         gemm(1.0, self.whitened_means.T, whitened, beta=1.0, c=logits.T, trans_a=1, overwrite_c=1)
-        half_norms: NDArray[Any] = np.vecdot(whitened, whitened, axis=0)
+        half_norms: NDArray[Any] = np.vecdot(whitened.T, whitened.T)
         half_norms *= 0.5
         return half_norms
 

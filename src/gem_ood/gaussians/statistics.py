@@ -127,6 +127,20 @@ class Accumulator:
             chunk = features[rows] if prepare is None else prepare(features[rows])
             self._add_chunk(chunk, codes[rows], buffer[: len(chunk)], first_row=rows.start)
 
+    def declare(self, classes: ArrayLike) -> None:
+        """Add classes that may come; those already known stay as they are."""
+        names = _class_names(classes)
+        if names.dtype.kind != self.classes.dtype.kind:
+            raise InputError("earlier batches had the other kind of label; use whole numbers only or strings only")
+        joined = np.union1d(self.classes, names)
+        places = np.searchsorted(joined, self.classes)
+        for name in ("_counts", "_shifts", "_sums"):
+            old = getattr(self, name)
+            new = np.zeros((len(joined), *old.shape[1:]), dtype=old.dtype)
+            new[places] = old
+            setattr(self, name, new)
+        self.classes = joined
+
     def _add_chunk(
         self, chunk: NDArray[Any], codes: NDArray[np.intp], buffer: NDArray[np.float64], *, first_row: int
     ) -> None:
@@ -194,7 +208,7 @@ def merge(first: Statistics, second: Statistics) -> Statistics:
     """
     if first.n_features != second.n_features:
         raise InputError(
-            f"one fit has {first.n_features} features and the other {second.n_features}; merge fits of the same features"
+            f"one fit has {first.n_features} features and the other {second.n_features}; merge fits of equal features"
         )
     if first.classes.dtype.kind != second.classes.dtype.kind:
         raise InputError("one fit has whole-number labels and the other strings; use one kind of label")

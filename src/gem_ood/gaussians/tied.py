@@ -104,7 +104,9 @@ class TiedGaussians:
         _refuse_indefinite(matrix)
         names = np.arange(n_classes) if classes is None else np.asarray(classes)
         if len(names) != n_classes:
-            raise InputError(f"classes has {len(names)} names but class_means has {n_classes} rows; name each mean once")
+            raise InputError(
+                f"classes has {len(names)} names but class_means has {n_classes} rows; name each mean once"
+            )
         weights = np.full(n_classes, 1.0 / n_classes) if priors is None else _checked_priors(priors, n_classes)
         return cls(names, means, weights, matrix, factorize(matrix))
 
@@ -139,7 +141,7 @@ class TiedGaussians:
         middle = self.class_means.mean(axis=0)
         with np.errstate(over="ignore"):
             rounded = middle.astype(np.float32).astype(np.float64)
-        return np.where(np.isfinite(rounded), rounded, middle)
+        return np.asarray(np.where(np.isfinite(rounded), rounded, middle))
 
     @cached_property
     def whitened_means(self) -> NDArray[np.float64]:
@@ -153,7 +155,7 @@ class TiedGaussians:
         amplification = float(np.linalg.norm(self.factor.whitener * spread[:, np.newaxis]))
         reach = 1.0 + float(np.max(np.sum(self.whitened_means**2, axis=1))) / self.rank
         epsilon = float(np.finfo(np.float32).eps) / 2.0
-        return epsilon * (4.0 * amplification * np.sqrt(reach) / self.rank + reach)
+        return epsilon * float(4.0 * amplification * np.sqrt(reach) / self.rank + reach)
 
     def working_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the precision in which rows of this type are scored."""
@@ -218,7 +220,7 @@ class TiedGaussians:
         joint = self.log_densities(X)
         with np.errstate(divide="ignore"):
             joint += np.log(self.priors)
-        return np.logaddexp.reduce(joint, axis=1)
+        return np.asarray(np.logaddexp.reduce(joint, axis=1))
 
     def posterior(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the Bayes posterior p(class | x) (P2), n × k."""
@@ -264,7 +266,7 @@ def resolve_priors(priors: Priors, statistics: Statistics) -> NDArray[np.float64
     weights = _checked_priors(priors, len(statistics.classes))[present]
     if weights.sum() <= 0.0:
         raise InputError("priors gives no weight to any class that has rows; give some class a positive weight")
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())
 
 
 def _checked_priors(priors: ArrayLike, n_classes: int) -> NDArray[np.float64]:
@@ -273,7 +275,9 @@ def _checked_priors(priors: ArrayLike, n_classes: int) -> NDArray[np.float64]:
     except (TypeError, ValueError) as error:
         raise InputError(f"priors is {priors!r}; pass 'uniform', 'empirical', or one weight per class") from error
     if weights.shape != (n_classes,):
-        raise InputError(f"priors has shape {weights.shape} but there are {n_classes} classes; pass one weight per class")
+        raise InputError(
+            f"priors has shape {weights.shape} but there are {n_classes} classes; pass one weight per class"
+        )
     if not np.isfinite(weights).all() or (weights < 0.0).any() or abs(weights.sum() - 1.0) > 1e-8:
         raise InputError(
             f"priors must be weights of at least 0 that sum to 1, but they sum to {weights.sum():.6g} and the smallest "
@@ -291,5 +295,3 @@ def _refuse_indefinite(matrix: NDArray[np.float64]) -> None:
         raise InputError(
             f"covariance is not positive semi-definite (smallest eigenvalue {smallest:.3g}); pass a covariance matrix"
         )
-
-

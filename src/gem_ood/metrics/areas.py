@@ -63,7 +63,7 @@ class _Walk:
         self.id_stepped = self.all_stepped = 0  # rows of the steps so far: a tie may still be open
         self.pairs_lost = 0.0
         self.precision_in = self.precision_out = 0.0
-        self.best_gap = 0.0  # of TPR - FPR; accepting nothing has 0
+        self.best_gap = 0.0  # of TPR - FPR, times n_id · n_ood to be exact; accepting nothing has 0
 
     def step_rows(self, start: int, is_id: NDArray[np.bool_], ramp: Floats) -> None:
         """Step once per row: no row of this chunk is tied."""
@@ -96,27 +96,24 @@ class _Walk:
         self.id_read += int(id_counts[-1])
 
     def areas(self) -> Areas:
+        n_pairs = self.n_id * self.n_ood
         return Areas(
-            auroc=1 - self.pairs_lost / (self.n_id * self.n_ood),
+            auroc=1 - self.pairs_lost / n_pairs,
             aupr_in=self.precision_in / self.n_id,
             aupr_out=self.precision_out / self.n_ood,
-            detection_error=(1 - self.best_gap) / 2,
+            detection_error=(1 - self.best_gap / n_pairs) / 2,
         )
 
-    def _add_id(
-        self, own: Floats, flagged: Floats, n_own: Floats | None = None, n_rows: Floats | None = None
-    ) -> None:
+    def _add_id(self, own: Floats, flagged: Floats, n_own: Floats | None = None, n_rows: Floats | None = None) -> None:
         self.precision_in += self._precision(own, flagged, n_own, n_rows)
         wrong = flagged - own
         self.pairs_lost += float((wrong if n_own is None else wrong * n_own).sum())
-        own *= 1 / self.n_id
-        wrong *= 1 / self.n_ood
+        own *= self.n_ood
+        wrong *= self.n_id
         own -= wrong
         self.best_gap = max(self.best_gap, float(own.max(initial=0.0)))
 
-    def _add_ood(
-        self, own: Floats, flagged: Floats, n_own: Floats | None = None, n_rows: Floats | None = None
-    ) -> None:
+    def _add_ood(self, own: Floats, flagged: Floats, n_own: Floats | None = None, n_rows: Floats | None = None) -> None:
         self.precision_out += self._precision(own, flagged, n_own, n_rows)
 
     def _precision(self, own: Floats, flagged: Floats, n_own: Floats | None, n_rows: Floats | None) -> float:

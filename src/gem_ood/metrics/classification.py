@@ -18,9 +18,7 @@ def error_rate(labels: ArrayLike, predictions: ArrayLike) -> float:
     """
     n_rows, n_predicted = _count_rows(labels), _count_rows(predictions)
     if n_predicted != n_rows:
-        raise InputError(
-            f"predictions has {n_predicted} rows but labels has {n_rows}; pass one prediction per label"
-        )
+        raise InputError(f"predictions has {n_predicted} rows but labels has {n_rows}; pass one prediction per label")
     expected = as_labels(labels, n_rows)
     predicted = as_labels(predictions, n_rows, name="predictions")
     if n_rows == 0:

@@ -66,10 +66,7 @@ class Evaluation:
     intervals: Mapping[str, tuple[float, float]] | None = None
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.n_id} in-distribution and {self.n_ood} out-of-distribution rows, "
-            f"{self.convention} convention"
-        ]
+        lines = [f"{self.n_id} in-distribution and {self.n_ood} out-of-distribution rows, {self.convention} convention"]
         for name, title in METRICS.items():
             label = f"{title} at {self.tpr:.2%} TPR" if name == "fpr" else title
             line = f"{label:<20} {getattr(self, name):>8.2%}"
@@ -206,9 +203,7 @@ def aupr(
     return result.aupr_in if positive == "in" else result.aupr_out
 
 
-def _operating_point(
-    inside: Scores, outside: Scores, tpr: Fraction, convention: Convention
-) -> OperatingPoint:
+def _operating_point(inside: Scores, outside: Scores, tpr: Fraction, convention: Convention) -> OperatingPoint:
     if convention == "paper":
         return paper_operating_point(inside, outside, tpr)
     return openood_operating_point(inside, outside, tpr)
@@ -222,9 +217,7 @@ def _check_options(convention: str, intervals: str | None = None, n_resamples: i
     if convention not in ("paper", "openood"):
         raise InputError(f'convention must be "paper" or "openood" but is {convention!r}; pass one of these')
     if intervals not in (None, "bootstrap", "delong"):
-        raise InputError(
-            f'intervals must be "bootstrap", "delong" or None but is {intervals!r}; pass one of these'
-        )
+        raise InputError(f'intervals must be "bootstrap", "delong" or None but is {intervals!r}; pass one of these')
     if not isinstance(n_resamples, int | np.integer) or n_resamples < 1:
         raise InputError(
             f"n_resamples must be a whole number of at least 1 but is {n_resamples!r}; pass for example 200"

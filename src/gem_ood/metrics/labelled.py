@@ -21,8 +21,7 @@ CHUNK_ROWS = 1 << 15
 MAGNITUDE = np.int64(2**63 - 1)
 MINUS_ZERO = np.int64(-(2**63))
 
-#: Labelled scores nearer to zero than this were subnormal before the bits moved up: scaling may have rounded
-#: them.
+#: Labelled scores nearer to zero than this were subnormal before, so that scaling may have rounded them.
 SMALLEST_EXACT = 2.0**-1021
 
 
@@ -50,7 +49,7 @@ def labelled_sort(id_scores: NDArray[np.float64], ood_scores: NDArray[np.float64
         if scale < 1 and n_zeros < stop - first:
             return labelled_sort(*_as_ranks(id_scores, ood_scores))
         near_zero = bits[first:stop]
-        near_zero[near_zero | 1 == MINUS_ZERO | 1] &= 1  # -0.0 and 0.0 are one score
+        near_zero[(near_zero | 1) == (MINUS_ZERO | 1)] &= 1  # -0.0 and 0.0 are one score
     return bits
 
 

@@ -52,9 +52,7 @@ def openood_operating_point(
     """
     n_ood = len(ood_scores)
     n_wanted = math.ceil(tpr * n_ood)
-    if n_wanted > 1 and (n_wanted - 1) / n_ood >= float(
-        tpr
-    ):  # equal in floats, as OpenOOD compares: tpr=5/7 of 7
+    if n_wanted > 1 and (n_wanted - 1) / n_ood >= float(tpr):  # equal in floats, as OpenOOD compares: tpr=5/7 of 7
         n_wanted -= 1
     threshold = np.partition(ood_scores, n_wanted - 1)[n_wanted - 1]
     flagged = int(np.count_nonzero(ood_scores <= threshold))

@@ -57,7 +57,7 @@ def mahalanobis(exponents: ArrayLike) -> NDArray[np.float64]:
     >>> mahalanobis([[-0.5, -4.5]])
     array([-1.])
     """
-    return 2.0 * _exponents(exponents).max(axis=1)
+    return np.asarray(2.0 * _exponents(exponents).max(axis=1))
 
 
 def log_rescaled(exponents: ArrayLike) -> NDArray[np.float64]:
@@ -72,9 +72,15 @@ def log_rescaled(exponents: ArrayLike) -> NDArray[np.float64]:
 
 
 def gem_scores(
-    gaussians: TiedGaussians, X: ArrayLike, *, log_weights: NDArray[np.float64] | None = None
+    gaussians: TiedGaussians,
+    X: ArrayLike,
+    *,
+    log_weights: NDArray[np.float64] | None = None,
+    nearest: NDArray[np.intp] | None = None,
 ) -> NDArray[np.float64]:
     """Return the GEM score of each row of features, weighted where log-weights are given (B7).
+
+    An array passed as `nearest` is filled with the place of each row's nearest mean.
 
     >>> gaussians = TiedGaussians.from_parameters([[0.0], [4.0]], [[1.0]])
     >>> gem_scores(gaussians, [[0.0], [40.0]])
@@ -83,14 +89,18 @@ def gem_scores(
     features = as_features(X)
     scores = np.empty(len(features))
     for rows, logits, half_norms in gaussians.linear_terms(features):
+        if nearest is not None:
+            np.argmax(logits, axis=1, out=nearest[rows])
         if log_weights is not None:
-            logits += log_weights
+            np.add(logits, log_weights, out=logits, casting="same_kind")
         np.subtract(log_sum_exp(logits, overwrite=True), half_norms, out=scores[rows])
     return scores
 
 
-def mahalanobis_scores(gaussians: TiedGaussians, X: ArrayLike) -> NDArray[np.float64]:
-    """Return the Mahalanobis score of each row of features.
+def mahalanobis_scores(
+    gaussians: TiedGaussians, X: ArrayLike, *, nearest: NDArray[np.intp] | None = None
+) -> NDArray[np.float64]:
+    """Return the Mahalanobis score of each row of features; `nearest` as in `gem_scores`.
 
     >>> mahalanobis_scores(TiedGaussians.from_parameters([[0.0]], [[4.0]]), [[2.0]])
     array([-1.])
@@ -98,6 +108,8 @@ def mahalanobis_scores(gaussians: TiedGaussians, X: ArrayLike) -> NDArray[np.flo
     features = as_features(X)
     scores = np.empty(len(features))
     for rows, logits, half_norms in gaussians.linear_terms(features):
+        if nearest is not None:
+            np.argmax(logits, axis=1, out=nearest[rows])
         np.subtract(logits.max(axis=1), half_norms, out=scores[rows], dtype=np.float64)
     scores *= 2.0
     return np.minimum(scores, 0.0, out=scores)

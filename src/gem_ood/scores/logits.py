@@ -17,7 +17,8 @@ def msp(logits: ArrayLike, *, temperature: float = 1.0) -> NDArray[np.float64]:
     array([0.5, 1. ])
     """
     scaled = _scaled(logits, temperature)
-    return np.exp(scaled.max(axis=1) - log_sum_exp(scaled, overwrite=True))
+    largest = scaled.max(axis=1)
+    return np.asarray(np.exp(largest - log_sum_exp(scaled, overwrite=True)))
 
 
 def max_logit(logits: ArrayLike) -> NDArray[np.float64]:
@@ -26,7 +27,8 @@ def max_logit(logits: ArrayLike) -> NDArray[np.float64]:
     >>> max_logit([[1.0, 3.0]])
     array([3.])
     """
-    return _scaled(logits, 1.0).max(axis=1)
+    largest: NDArray[np.float64] = _scaled(logits, 1.0).max(axis=1)
+    return largest
 
 
 def energy(logits: ArrayLike, *, temperature: float = 1.0) -> NDArray[np.float64]:

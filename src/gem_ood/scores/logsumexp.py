@@ -22,6 +22,6 @@ def log_sum_exp(values: NDArray[Any], *, overwrite: bool = False) -> NDArray[np.
         largest = np.where(np.isneginf(largest), 0.0, largest)
     work = np.subtract(values, largest[:, np.newaxis], out=values if overwrite else None)
     with np.errstate(divide="ignore", under="ignore"):
-        total = np.log(np.exp(work, out=work).sum(axis=1), dtype=np.float64)
+        total: NDArray[np.float64] = np.log(np.exp(work, out=work).sum(axis=1), dtype=np.float64)
     total += largest
     return total

@@ -76,9 +76,7 @@ class Threshold:
                 f"Averaged over draws of the {self.n_rows} calibration rows, at least {kept} new "
                 f"in-distribution rows are kept, if new rows and calibration rows are exchangeable."
             )
-        return (
-            f"At least {kept} the {self.n_rows} calibration rows are kept; nothing is promised for new rows."
-        )
+        return f"At least {kept} the {self.n_rows} calibration rows are kept; nothing is promised for new rows."
 
 
 def quantile_threshold(scores: ArrayLike, *, tpr: float = 0.95, assume_sorted: bool = False) -> Threshold:
@@ -194,13 +192,10 @@ def choose_threshold(
         sureness = DEFAULT_CONFIDENCE if confidence is None else confidence
         return pac_threshold(scores, tpr=tpr, confidence=sureness, assume_sorted=assume_sorted)
     if method not in ("quantile", "conformal"):
-        raise InputError(
-            f'method must be "quantile", "conformal", "pac" or None but is {method!r}; pass one of these'
-        )
+        raise InputError(f'method must be "quantile", "conformal", "pac" or None but is {method!r}; pass one of these')
     if confidence is not None:
         raise InputError(
-            f'method="{method}" has no confidence but confidence is {confidence!r}; pass method="pac", or '
-            f"drop one"
+            f'method="{method}" has no confidence but confidence is {confidence!r}; pass method="pac", or drop one'
         )
     cut = quantile_threshold if method == "quantile" else conformal_threshold
     return cut(scores, tpr=tpr, assume_sorted=assume_sorted)

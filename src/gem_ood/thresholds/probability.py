@@ -30,7 +30,5 @@ def as_probability(value: SupportsFloat, *, name: str) -> Fraction:
         except ValueError:  # NaN, infinity, None, an array, ...
             probability = None
     if probability is None or not 0 < probability < 1:
-        raise InputError(
-            f"{name} must lie strictly between 0 and 1 but is {value!r}; pass a fraction like 0.95"
-        )
+        raise InputError(f"{name} must lie strictly between 0 and 1 but is {value!r}; pass a fraction like 0.95")
     return probability

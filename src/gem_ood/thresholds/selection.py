@@ -37,8 +37,7 @@ def benjamini_hochberg(p_values: ArrayLike, *, level: float) -> NDArray[np.bool_
     if outside.any():
         row = int(np.argmax(outside))
         raise InputError(
-            f"p_values row {row} is {float(values[row])!r} but a p-value lies in [0, 1]; pass p-values, not "
-            f"scores"
+            f"p_values row {row} is {float(values[row])!r} but a p-value lies in [0, 1]; pass p-values, not scores"
         )
     # scipy.stats.false_discovery_control compares without tolerance and loses rows that lie on the line.
     ordered = np.sort(values)

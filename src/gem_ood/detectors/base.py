@@ -1,0 +1,272 @@
+"""Detector: the verbs that every detector shares, in scikit-learn's shape.
+
+A subclass says how rows are scored (`_scores`), how they are explained (`_explain`) and what it learns
+(`_learn`); calibration, verdicts, p-values, saving and the checks of input live here once.
+"""
+
+from collections.abc import Iterable
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.utils.validation import validate_data
+
+from gem_ood.detectors.holdout import HoldOut
+from gem_ood.detectors.results import Explanation, Verdicts
+from gem_ood.errors import InputError, NotCalibratedError, NotFittedError
+from gem_ood.features import as_features, as_labels, as_scores, chunks
+from gem_ood.thresholds import Threshold, benjamini_hochberg, choose_threshold, conformal_p_values
+
+__all__ = ["Batches", "Detector"]
+
+Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
+
+#: Verdicts of long inputs are formed in runs of this many rows.
+ROWS_PER_RUN = 8192
+
+
+class Detector(OutlierMixin, BaseEstimator):
+    """The common part of all detectors; not used by itself."""
+
+    calibration: float | None
+    tpr: float
+    random_state: int | None
+    n_features_in_: int
+    threshold_: Threshold
+    calibration_scores_: NDArray[np.float64]
+    offset_: float
+
+    # What a subclass provides
+
+    def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
+        """Fit from re-iterable batches of checked rows."""
+        raise NotImplementedError
+
+    def _scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
+        """Score checked rows; fill `nearest` with the place of each row's nearest class where it is given."""
+        raise NotImplementedError
+
+    def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Return responsibilities and, where the detector has them, distances, each n × k."""
+        raise NotImplementedError
+
+    def _class_names(self) -> NDArray[Any]:
+        """Return the names of the classes that rows are compared with."""
+        raise NotImplementedError
+
+    # Fitting
+
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+        """Fit to in-distribution rows and their class labels; without labels all rows are one class.
+
+        With `calibration` set, that share of the rows, drawn at random, is held back from the fit and calibrates
+        the detector. Otherwise `fit` never calibrates: training rows would give a threshold that keeps far fewer
+        new rows than it says (B6).
+        """
+        features = as_features(X, min_rows=2)
+        labels = None if y is None else as_labels(y, len(features))
+        classes = None if labels is None else np.unique(labels)
+        validate_data(self, X, reset=True, skip_check_array=True)
+        self.n_features_in_ = features.shape[1]
+        self._forget_calibration()
+        if self.calibration is None:
+            self._learn([(features, labels)], n_features=features.shape[1], classes=classes)
+            return self
+        split = HoldOut.draw(features, labels, share=self.calibration, random_state=self.random_state)
+        self._learn(split.kept(), n_features=features.shape[1], classes=classes)
+        return self.calibrate_scores(np.concatenate([self._scores(rows) for rows in split.held()]))
+
+    def fit_batches(self, batches: Batches, *, classes: ArrayLike | None = None) -> Self:
+        """Fit to rows that come in batches, never holding more than one.
+
+        Args:
+            batches: A re-iterable of (features, labels or None), such as a list or an opened feature file; some
+                options need a second pass over it.
+            classes: All class names, where known; otherwise they are found on the way.
+        """
+        if self.calibration is not None:
+            raise InputError(
+                "calibration holds rows back from fit and cannot from batches; set it to None and calibrate"
+            )
+        if iter(batches) is batches:
+            raise InputError("batches is an iterator that can be read only once; pass a list or another re-iterable")
+        first = next(iter(batches), None)
+        if first is None:
+            raise InputError("batches is empty; pass at least one batch")
+        self.n_features_in_ = as_features(first[0]).shape[1]
+        self._forget_calibration()
+        names = None if classes is None else np.asarray(classes)
+        self._learn(batches, n_features=self.n_features_in_, classes=names)
+        return self
+
+    # Scores and verdicts
+
+    def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return one score per row; higher = more in-distribution."""
+        return self._scores(self._checked(X))
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return score minus threshold: negative is out-of-distribution."""
+        self._require_calibration()
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+        """Return +1 for rows in the distribution and −1 for rows out of it."""
+        return np.where(self.is_ood(X), -1, 1)
+
+    def is_ood(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Return True for rows out of the distribution."""
+        self._require_calibration()
+        return self.score_samples(X) < self.offset_
+
+    def p_values(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the conformal p-value of each row under "in-distribution"; small speaks for out."""
+        self._require_calibration()
+        return conformal_p_values(self.calibration_scores_, self.score_samples(X), assume_sorted=True)
+
+    def select_ood(self, X: ArrayLike, *, level: float = 0.1) -> NDArray[np.bool_]:
+        """Return which rows of a batch to flag so that the expected share of false alarms among them is ≤ level."""
+        return benjamini_hochberg(self.p_values(X), level=level)
+
+    def verdicts(self, X: ArrayLike) -> Verdicts:
+        """Return score, nearest class and, once calibrated, p-value and verdict, from one pass over the rows."""
+        features = self._checked(X)
+        scores = np.empty(len(features))
+        nearest = np.empty(len(features), dtype=np.intp)
+        for rows in chunks(len(features), ROWS_PER_RUN):
+            scores[rows] = self._scores(features[rows], nearest[rows])
+        names = self._class_names()[nearest]
+        if not self.is_calibrated:
+            return Verdicts(scores, names, None, None)
+        p_values = conformal_p_values(self.calibration_scores_, scores, assume_sorted=True)
+        return Verdicts(scores, names, p_values, scores < self.offset_)
+
+    def explain(self, X: ArrayLike) -> Explanation:
+        """Return why each row is judged as it is: nearest class, responsibilities, distances, score, p-value."""
+        features = self._checked(X)
+        verdicts = self.verdicts(features)
+        responsibilities, distances = self._details(features)
+        return Explanation(
+            classes=self._class_names(),
+            nearest_class=verdicts.nearest_class,
+            responsibilities=responsibilities,
+            distances=distances,
+            scores=verdicts.score,
+            threshold=self.offset_ if self.is_calibrated else None,
+            p_values=verdicts.p_value,
+            is_ood=verdicts.is_ood,
+        )
+
+    def score(self, X: ArrayLike, y: ArrayLike | None = None) -> float:
+        """Return the mean score of the rows, for scikit-learn's model selection; labels are not used."""
+        return float(np.mean(self.score_samples(X)))
+
+    # Calibration
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the detector has a threshold."""
+        return hasattr(self, "threshold_")
+
+    def calibrate(
+        self,
+        X: ArrayLike | None = None,
+        *,
+        tpr: float | None = None,
+        confidence: float | None = None,
+        method: str | None = None,
+    ) -> Self:
+        """Set the threshold from held-out in-distribution rows; without X, move it using the rows of last time.
+
+        Args:
+            X: Rows that the fit has not seen.
+            tpr: The share of in-distribution rows to keep; the detector's own `tpr` unless given.
+            confidence: Ask for the PAC guarantee: with this confidence, at least `tpr` of new rows are kept.
+            method: `"conformal"` (the default), `"pac"` (the default with confidence) or `"quantile"`.
+
+        Raises:
+            CalibrationSizeError: Too few rows for the guarantee; the message says how many are needed.
+        """
+        if X is not None:
+            return self.calibrate_scores(self.score_samples(X), tpr=tpr, confidence=confidence, method=method)
+        self._require_calibration()
+        return self._set_threshold(self.calibration_scores_, tpr, confidence, method)
+
+    def calibrate_scores(
+        self,
+        scores: ArrayLike,
+        *,
+        tpr: float | None = None,
+        confidence: float | None = None,
+        method: str | None = None,
+    ) -> Self:
+        """Set the threshold from scores that this detector gave to held-out rows, as `calibrate` does from rows."""
+        return self._set_threshold(np.sort(as_scores(scores)), tpr, confidence, method)
+
+    def _set_threshold(
+        self, ordered: NDArray[np.float64], tpr: float | None, confidence: float | None, method: Any
+    ) -> Self:
+        share = self.tpr if tpr is None else tpr
+        threshold = choose_threshold(ordered, tpr=share, confidence=confidence, method=method, assume_sorted=True)
+        self.calibration_scores_, self.threshold_, self.offset_ = ordered, threshold, threshold.value
+        return self
+
+    def _forget_calibration(self) -> None:
+        for name in ("threshold_", "calibration_scores_", "offset_"):
+            self.__dict__.pop(name, None)
+
+    def _require_calibration(self) -> None:
+        if not self.is_calibrated:
+            self._require_fit()
+            raise NotCalibratedError(
+                f"this {type(self).__name__} has no threshold yet; call calibrate(held_out_features, tpr=0.95) with "
+                f"in-distribution rows that the fit has not seen"
+            )
+
+    # Input
+
+    def _require_fit(self) -> None:
+        if "n_features_in_" not in self.__dict__:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit(features, labels) first")
+
+    def _checked(self, X: ArrayLike) -> NDArray[Any]:
+        """Return X as rows of the width of the fit; the common case takes a microsecond."""
+        self._require_fit()
+        if (
+            type(X) is np.ndarray
+            and X.ndim == 2
+            and X.dtype.kind == "f"
+            and X.shape[0] > 0
+            and X.shape[1] == self.n_features_in_
+            and "feature_names_in_" not in self.__dict__
+        ):
+            return X
+        features = as_features(X)
+        self._check_width(features, self.n_features_in_)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        return features
+
+    def _check_width(self, features: NDArray[Any], expected: int) -> None:
+        if features.shape[1] != expected:
+            raise InputError(
+                f"X has {features.shape[1]} features, but {type(self).__name__} is expecting {expected} features as "
+                f"input; pass the features it was fitted on"
+            )
+
+    # Storage
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Save everything to one safetensors file, all or nothing; `gem_ood.load` brings it back."""
+        from gem_ood.detectors.saving import save
+
+        save(self, path)
+
+    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return what was learned as arrays and JSON values."""
+        raise NotImplementedError
+
+    def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        """Take back what `_state` returned."""
+        raise NotImplementedError

@@ -1,0 +1,288 @@
+"""GEM and Mahalanobis: detectors that compare features with class means under one tied covariance."""
+
+import warnings
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+
+from gem_ood.detectors.base import Batches, Detector
+from gem_ood.detectors.packing import pack_gaussians, pack_statistics, unpack_gaussians, unpack_statistics
+from gem_ood.errors import InputError, NotFittedError, RankWarning
+from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk, unit_length
+from gem_ood.gaussians import (
+    Accumulator,
+    CovariancePolicy,
+    Priors,
+    Statistics,
+    TiedGaussians,
+    fourth_moment,
+    merge,
+)
+from gem_ood.scores import gem_scores, mahalanobis_scores
+
+__all__ = ["GEM", "Mahalanobis"]
+
+
+class GaussianDetector(Detector):
+    """What GEM and Mahalanobis share: statistics that stream and merge, and the Gaussians made from them."""
+
+    covariance: CovariancePolicy
+    normalize: bool
+    priors: Priors = "uniform"
+    relative: bool = False
+    _accumulator: Accumulator | None = None
+    _statistics: Statistics | None = None
+    _gaussians: TiedGaussians | None = None
+    _background: TiedGaussians | None = None
+
+    @property
+    def statistics_(self) -> Statistics:
+        """Counts, class means and scatter of the rows seen."""
+        if self._statistics is None:
+            if self._accumulator is None:
+                raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit(features, labels) first")
+            self._statistics = self._accumulator.statistics()
+        return self._statistics
+
+    @property
+    def gaussians_(self) -> TiedGaussians:
+        """The class Gaussians; after `partial_fit` they are made when first asked for."""
+        if self._gaussians is None:
+            self._gaussians = TiedGaussians.from_statistics(
+                self.statistics_, covariance=self.covariance, priors=self.priors
+            )
+        return self._gaussians
+
+    @property
+    def background_(self) -> TiedGaussians:
+        """One Gaussian over all rows, whatever their class, that a relative score is measured against."""
+        if self._background is None:
+            self._background = self._one_gaussian(self.statistics_.pooled())
+        return self._background
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Names of all classes, with or without rows."""
+        return self.statistics_.classes
+
+    def _one_gaussian(self, pooled: Statistics) -> TiedGaussians:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RankWarning)  # the class Gaussians have warned of it already
+            return TiedGaussians.from_statistics(pooled, covariance=self.covariance)
+
+    def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
+        accumulator: Accumulator | None = None
+        prepare = unit_length if self.normalize else None
+        for X, labels in batches:
+            names = classes
+            if labels is not None and names is None:
+                names = np.unique(as_labels(labels, len(as_features(X))))
+            if accumulator is None:
+                accumulator = Accumulator(n_features=n_features, classes=names)
+            elif classes is None and names is not None:
+                accumulator.declare(names)
+            accumulator.add(X, labels, prepare=prepare)
+        if accumulator is None:
+            raise InputError("batches is empty; pass at least one batch")
+        statistics = accumulator.statistics()
+        if self.relative and np.count_nonzero(statistics.counts) < 2:
+            raise InputError(
+                "relative=True compares classes with all rows together; pass labels of at least two classes"
+            )
+        pooled = statistics.pooled()
+        if self.covariance == "ledoit-wolf":
+            statistics = replace(statistics, fourth_moment=fourth_moment(statistics, batches, prepare=prepare))
+            if self.relative:
+                unlabelled = _Unlabelled(batches)
+                pooled = replace(pooled, fourth_moment=fourth_moment(pooled, unlabelled, prepare=prepare))
+        self._adopt(statistics)
+        self._gaussians = TiedGaussians.from_statistics(statistics, covariance=self.covariance, priors=self.priors)
+        if self.relative:
+            self._background = self._one_gaussian(pooled)
+
+    def _adopt(self, statistics: Statistics) -> None:
+        self._statistics, self._accumulator = statistics, None
+        self._gaussians = self._background = None
+        self.n_features_in_ = statistics.n_features
+        self._forget_calibration()
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
+        """Add a batch of rows to what was learned; the threshold, if any, is forgotten.
+
+        Args:
+            X: Rows of features.
+            y: Their labels; None in every batch for one Gaussian.
+            classes: All class names, in the first call; without it, the classes are those of the first batch.
+        """
+        if self.covariance == "ledoit-wolf":
+            raise InputError(
+                "covariance='ledoit-wolf' needs two passes over all rows, so it cannot stream; use fit or "
+                "fit_batches, or covariance='oas', which streams"
+            )
+        features = as_features(X)
+        if self._accumulator is None:
+            if self._statistics is not None:
+                self._accumulator = Accumulator.resume(self._statistics)
+            else:
+                names = classes
+                if names is None and y is not None:
+                    names = np.unique(as_labels(y, len(features)))
+                self._accumulator = Accumulator(n_features=features.shape[1], classes=names)
+        self._check_width(features, self._accumulator.n_features)
+        for rows in chunks(len(features), rows_per_chunk(features.shape[1])):
+            refuse_non_finite(features[rows], first_row=rows.start)  # a bad row must not leave half a batch behind
+        self._accumulator.add(features, y, prepare=unit_length if self.normalize else None)
+        self.n_features_in_ = features.shape[1]
+        self._statistics = self._gaussians = self._background = None
+        self._forget_calibration()
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
+        if type(other) is not type(self):
+            raise InputError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}; merge equal kinds")
+        if other.normalize != self.normalize:
+            raise InputError("one fit has normalize=True and the other False; merge fits made with the same options")
+        joined: Self = clone(self)
+        joined._adopt(merge(self.statistics_, other.statistics_))
+        joined._gaussians = joined.gaussians_
+        return joined
+
+    def _class_names(self) -> NDArray[Any]:
+        return self.gaussians_.classes
+
+    def _scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
+        if not self.normalize:
+            return self._gaussian_scores(features, nearest)
+        scores = np.empty(len(features))
+        for rows in chunks(len(features), rows_per_chunk(features.shape[1])):
+            refuse_non_finite(features[rows], first_row=rows.start)
+            part = None if nearest is None else nearest[rows]
+            scores[rows] = self._gaussian_scores(unit_length(features[rows]), part)
+        return scores
+
+    def _gaussian_scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+    def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        prepared = unit_length(features) if self.normalize else features
+        return self.gaussians_.posterior(prepared), np.sqrt(self.gaussians_.squared_distances(prepared))
+
+    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        tensors, values = pack_statistics(self.statistics_)
+        for name, gaussians in (("gaussians", self.gaussians_), ("background", self._background)):
+            if gaussians is not None:
+                more, values[name] = pack_gaussians(gaussians, name)
+                tensors |= more
+        return tensors, values
+
+    def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        self._adopt(unpack_statistics(tensors, values))
+        self._gaussians = unpack_gaussians(tensors, values["gaussians"], "gaussians")
+        if "background" in values:
+            self._background = unpack_gaussians(tensors, values["background"], "background")
+
+
+class _Unlabelled:
+    """The same batches without their labels."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Any:
+        return ((X, None) for X, _ in self._batches)
+
+
+class GEM(GaussianDetector):
+    """The Gaussian mixture based Energy Measurement of Morteza and Li (AAAI 2022), on features (P7, P17–P19).
+
+    The score is log Σ_i exp(−½ d²(x, μ_i)), the log-density of the class mixture up to a constant.
+
+    Args:
+        priors: `"uniform"` (the paper's), `"empirical"` (class frequencies), or one weight per class (P8).
+        covariance: `"empirical"` (divisor N), `"oas"`, `"ledoit-wolf"` (two passes), or a shrinkage share in [0, 1].
+        normalize: Scale every row to unit length first (B8).
+        relative: Subtract the score under one Gaussian fitted to all rows (B9).
+        calibration: Share of the rows of `fit` to hold back and calibrate on; None never calibrates in `fit`.
+        tpr: The share of in-distribution rows to keep where `calibrate` is not told otherwise.
+        random_state: Seed of the hold-out.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(400, 2)) + 9.0 * (np.arange(400) % 2)[:, None], np.arange(400) % 2
+    >>> detector = GEM().fit(X[:200], y[:200]).calibrate(X[200:], tpr=0.95)
+    >>> detector.predict([[0.0, 0.0], [9.0, 9.0], [4.5, 4.5]])
+    array([ 1,  1, -1])
+    >>> GEM().fit(X, y).predict(X)
+    Traceback (most recent call last):
+        ...
+    gem_ood.errors.NotCalibratedError: this GEM has no threshold yet; call calibrate(held_out_features, tpr=0.95) with
+    in-distribution rows that the fit has not seen
+    """
+
+    def __init__(
+        self,
+        *,
+        priors: Priors = "uniform",
+        covariance: CovariancePolicy = "empirical",
+        normalize: bool = False,
+        relative: bool = False,
+        calibration: float | None = None,
+        tpr: float = 0.95,
+        random_state: int | None = 0,
+    ) -> None:
+        self.priors = priors
+        self.covariance = covariance
+        self.normalize = normalize
+        self.relative = relative
+        self.calibration = calibration
+        self.tpr = tpr
+        self.random_state = random_state
+
+    def _gaussian_scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None) -> NDArray[np.float64]:
+        log_weights = None
+        if not (isinstance(self.priors, str) and self.priors == "uniform"):
+            with np.errstate(divide="ignore"):
+                log_weights = np.log(self.gaussians_.priors)
+        scores = gem_scores(self.gaussians_, features, log_weights=log_weights, nearest=nearest)
+        if self.relative:
+            with np.errstate(invalid="ignore"):
+                scores -= gem_scores(self.background_, features)
+            scores[np.isnan(scores)] = -np.inf  # beyond float64 in both: infinitely far from everything
+        return scores
+
+
+class Mahalanobis(GaussianDetector):
+    """The Mahalanobis detector of Lee et al. (2018) on one feature layer: max_i −d²(x, μ_i) (P4).
+
+    Args:
+        covariance: `"empirical"` (divisor N), `"oas"`, `"ledoit-wolf"` (two passes), or a shrinkage share in [0, 1].
+        normalize: Scale every row to unit length first.
+        calibration: Share of the rows of `fit` to hold back and calibrate on; None never calibrates in `fit`.
+        tpr: The share of in-distribution rows to keep where `calibrate` is not told otherwise.
+        random_state: Seed of the hold-out.
+
+    >>> detector = Mahalanobis().fit([[0.0], [2.0], [10.0], [12.0]], ["a", "a", "b", "b"])
+    >>> detector.score_samples([[1.0], [3.0]])
+    array([ 0., -4.])
+    """
+
+    def __init__(
+        self,
+        *,
+        covariance: CovariancePolicy = "empirical",
+        normalize: bool = False,
+        calibration: float | None = None,
+        tpr: float = 0.95,
+        random_state: int | None = 0,
+    ) -> None:
+        self.covariance = covariance
+        self.normalize = normalize
+        self.calibration = calibration
+        self.tpr = tpr
+        self.random_state = random_state
+
+    def _gaussian_scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None) -> NDArray[np.float64]:
+        return mahalanobis_scores(self.gaussians_, features, nearest=nearest)

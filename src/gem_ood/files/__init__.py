@@ -1,0 +1,26 @@
+"""Files of rows: features and labels read in bounded batches, columns of results written all or nothing.
+
+A suffix names the format: `.npy .npz .parquet .csv .safetensors` are read, `.csv .parquet .npz .jsonl` written.
+Nothing here unpickles, and nothing holds more of a file than a batch.
+"""
+
+from gem_ood.files.comparing import Comparison, DetectorComparison, compare_detectors
+from gem_ood.files.heads import read_head
+from gem_ood.files.reading import Batch, FeatureFile, open_features
+from gem_ood.files.streaming import calibrate_on_file, fit_on_file, score_file
+from gem_ood.files.writing import refuse_unwritable, write_columns
+
+__all__ = [
+    "Batch",
+    "Comparison",
+    "DetectorComparison",
+    "FeatureFile",
+    "calibrate_on_file",
+    "compare_detectors",
+    "fit_on_file",
+    "open_features",
+    "read_head",
+    "refuse_unwritable",
+    "score_file",
+    "write_columns",
+]

@@ -1,0 +1,201 @@
+"""What a file of rows holds, and its rows in batches: one way in for every format."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_ood.errors import FileFormatError, InputError
+from gem_ood.features import as_features, as_labels, refuse_non_finite
+from gem_ood.files.sources import Member, Source
+
+__all__ = ["READABLE", "Batch", "FeatureFile", "Labels", "open_features", "refuse_unreadable"]
+
+#: The suffixes that `open_features` reads.
+READABLE = (".npz", ".npy", ".parquet", ".csv", ".safetensors")
+
+#: A batch of this many bytes keeps matrix products busy and is small beside any computer's memory.
+BATCH_BYTES = 16 << 20
+
+#: A column's or member's name, a `.npy` file, None for the usual names, or False for no labels at all.
+Labels = str | os.PathLike[str] | Literal[False] | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A run of rows, already checked: finite features, one label per row or None, and its place in the file."""
+
+    features: NDArray[Any]
+    labels: NDArray[Any] | None
+    first_row: int
+
+
+@dataclass(frozen=True)
+class FeatureFile:
+    """The rows of one file; iterate over it, as often as you like, for (features, labels) batches.
+
+    Attributes:
+        path: Where the file is.
+        n_features: How many numbers a row has.
+        n_rows: How many rows there are; None where only reading to the end would tell (CSV).
+        has_labels: Whether the batches carry labels.
+        feature_names: The columns that make up the features, if the file names them.
+    """
+
+    path: Path
+    n_features: int
+    n_rows: int | None
+    has_labels: bool
+    feature_names: tuple[str, ...] | None
+    source: Source = field(repr=False)
+    label_file: Member | None = field(default=None, repr=False)
+    on_rows: Callable[[int], None] | None = field(default=None, repr=False)
+
+    def watched(self, on_rows: Callable[[int], None]) -> "FeatureFile":
+        """Return the same file that calls on_rows, after each batch, with the number of rows read so far."""
+        return replace(self, on_rows=on_rows)
+
+    def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
+        for batch in self.batches():
+            yield batch.features, batch.labels
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the rows in order, each batch bounded in memory; an error names the row of the file."""
+        size = max(64, BATCH_BYTES // (8 * self.n_features))
+        n_read = 0
+        for raw_features, raw_labels in self.source.read(size):
+            if len(raw_features) == 0:
+                continue
+            features = as_features(raw_features, name=f"{self.path}: features")
+            if features.dtype.kind == "f":
+                refuse_non_finite(features, first_row=n_read, name=f"{self.path}: features")
+            if self.label_file is not None:
+                raw_labels = self._labels_beside(n_read, len(features))  # noqa: PLW2901
+            labels = None if raw_labels is None else self._checked_labels(raw_labels, n_read)
+            yield Batch(features, labels, n_read)
+            n_read += len(features)
+            if self.on_rows is not None:
+                self.on_rows(n_read)
+        if n_read == 0:
+            raise InputError(f"{self.path} holds no rows; pass a file with at least one")
+        if self.label_file is not None and self.label_file.shape[0] != n_read:
+            raise InputError(_unequal_rows(self.label_file, self.path, n_read))
+
+    def _labels_beside(self, first_row: int, n_rows: int) -> NDArray[Any]:
+        assert self.label_file is not None
+        if first_row + n_rows > self.label_file.shape[0]:
+            raise InputError(_unequal_rows(self.label_file, self.path, f"more than {first_row + n_rows - 1}"))
+        return self.label_file.rows(first_row, first_row + n_rows)
+
+    def _checked_labels(self, labels: NDArray[Any], first_row: int) -> NDArray[Any]:
+        if labels.dtype.kind == "f":
+            wrong = ~(np.isfinite(labels) & (labels == np.round(labels)))
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise InputError(
+                    f"{self.path}: labels row {first_row + row} is {labels.flat[row]}; labels are whole numbers "
+                    f"or strings: name another column with labels, or ignore them"
+                )
+        return as_labels(labels, len(labels), name=f"{self.path}: labels")
+
+
+def open_features(
+    path: str | os.PathLike[str], *, features: str | Sequence[str] | None = None, labels: Labels = None
+) -> FeatureFile:
+    """Return what a file of rows holds, without reading the rows.
+
+    Args:
+        path: A `.npz`, `.npy`, `.parquet`, `.csv` or `.safetensors` file.
+        features: The member, tensor or column that holds the features, or the columns that make them up (a
+            sequence, or one string with commas). By default the one named "features"; else the only
+            two-dimensional member, or every numeric column that is not the labels.
+        labels: The name of the labels, by default the first of "labels", "label" and "y" that is there; or the
+            path of a `.npy` file that holds them; or False to leave them out.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     path = Path(directory) / "rows.npz"
+        ...     np.savez(path, features=np.eye(3), labels=["cat", "dog", "cat"])
+        ...     file = open_features(path)
+        ...     file.n_rows, file.n_features, [labels.tolist() for features, labels in file]
+        (3, 3, [['cat', 'dog', 'cat']])
+    """
+    path = Path(path)
+    suffix = refuse_unreadable(path, READABLE)
+    label_file = _open_label_file(labels)
+    label_name = False if label_file is not None or labels is False else None if labels is None else str(labels)
+    source = _open_source(path, suffix, features, label_name)
+    if source.n_rows == 0:
+        raise InputError(f"{path} holds no rows; pass a file with at least one")
+    if source.n_features == 0:
+        raise InputError(f"{path} holds rows of 0 features; pass a file with at least one number per row")
+    if label_file is not None and source.n_rows is not None and label_file.shape[0] != source.n_rows:
+        raise InputError(_unequal_rows(label_file, path, source.n_rows))
+    return FeatureFile(
+        path=path,
+        n_features=source.n_features,
+        n_rows=source.n_rows,
+        has_labels=source.has_labels or label_file is not None,
+        feature_names=source.feature_names,
+        source=source,
+        label_file=label_file,
+    )
+
+
+def refuse_unreadable(path: Path, suffixes: Sequence[str]) -> str:
+    """Return the lower-case suffix of a file that exists, has bytes and is of a known format; raise otherwise."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist; check the path")
+    if path.is_dir():
+        raise InputError(f"{path} is a directory; pass one file ({' '.join(suffixes)})")
+    suffix = path.suffix.lower()
+    if suffix not in suffixes:
+        raise InputError(
+            f"{path} has the suffix {suffix or '(none)'!r} but {' '.join(suffixes)} can be read; convert or rename it"
+        )
+    if path.is_file() and path.stat().st_size == 0:
+        raise FileFormatError(f"{path} is empty (0 bytes); write it again")
+    return suffix
+
+
+def _open_source(
+    path: Path, suffix: str, features: str | Sequence[str] | None, labels: str | Literal[False] | None
+) -> Source:
+    # Each format's library is loaded only when a file asks for it.
+    if suffix in (".parquet", ".csv"):
+        from gem_ood.files.tables import open_table
+
+        return open_table(path, suffix, features, labels)
+    from gem_ood.files.sources import ArraySource
+
+    if suffix == ".safetensors":
+        from gem_ood.files.safetensors_members import safetensors_members
+
+        return ArraySource.choose(path, safetensors_members(path), features, labels)
+    from gem_ood.files.numpy_members import npy_members, npz_members
+
+    members = npy_members(path) if suffix == ".npy" else npz_members(path)
+    return ArraySource.choose(path, members, features, labels)
+
+
+def _open_label_file(labels: Labels) -> Member | None:
+    if labels is None or labels is False:
+        return None
+    if isinstance(labels, str) and not labels.lower().endswith(".npy"):
+        return None
+    from gem_ood.files.numpy_members import npy_members
+
+    path = Path(labels)
+    refuse_unreadable(path, (".npy",))
+    (member,) = npy_members(path).values()
+    member.refuse_as_labels()
+    return member
+
+
+def _unequal_rows(label_file: Member, path: Path, n_rows: int | str) -> str:
+    return f"{label_file.title} has {label_file.shape[0]} rows but {path} has {n_rows}; pass one label per row"

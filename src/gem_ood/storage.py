@@ -1,0 +1,102 @@
+"""One safe file format: a safetensors file of arrays with a JSON header. Reading it can never run code.
+
+The header is one JSON object under the metadata key `gem_ood`; it carries the format version, so that a later
+library can still read an earlier file and an earlier library refuses a later one by name.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_ood._version import __version__
+from gem_ood.errors import FileFormatError
+
+__all__ = ["FORMAT_VERSION", "atomic_path", "read", "write"]
+
+FORMAT_VERSION = 1
+METADATA_KEY = "gem_ood"
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path` that takes its place if the block succeeds and vanishes if it does not.
+
+    The bytes are flushed to disk before the rename, so the name never stands for half a file.
+    """
+    target = Path(path)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, _ordinary_mode())  # mkstemp makes files that only their owner can read
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write(path: str | os.PathLike[str], *, tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> None:
+    """Write arrays and a header to one file, all or nothing."""
+    from safetensors.numpy import save
+
+    document = {"format": FORMAT_VERSION, "library": __version__, **header}
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    data = save(arrays, metadata={METADATA_KEY: json.dumps(document, ensure_ascii=False)})
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the arrays and the header of a file written by `write`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        FileFormatError: The file is damaged, truncated, foreign, or from a newer version.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    source = Path(path)
+    if not source.exists():
+        raise FileNotFoundError(f"{source} does not exist; pass the path of a saved detector")
+    try:
+        with safe_open(str(source), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            header = _header(source, metadata)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, TypeError, AttributeError) as error:
+        raise FileFormatError(
+            f"{source} is not a readable safetensors file ({error}); it is damaged, truncated or of another kind: "
+            f"save the detector again"
+        ) from error
+    return tensors, header
+
+
+def _header(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    if METADATA_KEY not in metadata:
+        raise FileFormatError(f"{source} is a safetensors file, but not one of gem-ood's; pass a saved detector")
+    try:
+        header = json.loads(metadata[METADATA_KEY])
+        version = int(header["format"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise FileFormatError(f"{source} has a damaged header ({error!r}); save the detector again") from error
+    if version > FORMAT_VERSION:
+        raise FileFormatError(
+            f"{source} has format {version}, written by gem-ood {header.get('library')}; this gem-ood {__version__} "
+            f"reads formats up to {FORMAT_VERSION}: upgrade with pip install -U gem-ood"
+        )
+    return dict(header)
+
+
+def _ordinary_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
