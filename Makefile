@@ -1,0 +1,58 @@
+# Every target sets up what it needs in .venv (benchmarks in .venv-bench); nothing else on the machine is touched.
+
+PYTHON ?= python3.11
+VENV ?= .venv
+BENCH_VENV ?= .venv-bench
+INSTALL = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
+
+# One BLAS thread a worker: two workers with two threads each would fight for two cores.
+TEST_ENV = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+WORKERS ?= 2
+
+.PHONY: demo test lint docs bench bench-quick golden clean
+
+demo: $(VENV)/.demo
+	@mkdir -p build
+	@$(VENV)/bin/gem-ood demo --out build/demo.safetensors
+
+test: $(VENV)/.test
+	$(TEST_ENV) $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --quiet
+
+lint: $(VENV)/.lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+docs: $(VENV)/.docs
+	$(VENV)/bin/mkdocs build --strict --quiet --site-dir build/site
+
+bench: $(BENCH_VENV)/.ready
+	$(BENCH_VENV)/bin/python benchmarks/run.py $(BENCH_FLAGS)
+
+bench-quick: $(VENV)/.demo
+	$(VENV)/bin/python benchmarks/run.py --quick
+
+golden: $(VENV)/.test
+	$(VENV)/bin/python tests/golden/make.py
+
+clean:
+	rm -rf $(VENV) $(BENCH_VENV) build
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) --upgrade pip
+	$(INSTALL) --editable ".[data]"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(INSTALL) --group test
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.test
+	$(INSTALL) --group lint
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.test
+	$(INSTALL) --group docs
+	@touch $@

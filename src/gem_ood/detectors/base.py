@@ -16,15 +16,12 @@ from sklearn.utils.validation import validate_data
 from gem_ood.detectors.holdout import HoldOut
 from gem_ood.detectors.results import Explanation, Verdicts
 from gem_ood.errors import InputError, NotCalibratedError, NotFittedError
-from gem_ood.features import as_features, as_labels, as_scores, chunks
+from gem_ood.features import as_features, as_labels, as_scores
 from gem_ood.thresholds import Threshold, benjamini_hochberg, choose_threshold, conformal_p_values
 
 __all__ = ["Batches", "Detector"]
 
 Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
-
-#: Verdicts of long inputs are formed in runs of this many rows.
-ROWS_PER_RUN = 8192
 
 
 class Detector(OutlierMixin, BaseEstimator):
@@ -39,6 +36,9 @@ class Detector(OutlierMixin, BaseEstimator):
     offset_: float
 
     # What a subclass provides
+
+    def _check_options(self) -> None:
+        """Raise if an option is not one of those allowed, before any row is read."""
 
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
         """Fit from re-iterable batches of checked rows."""
@@ -65,6 +65,7 @@ class Detector(OutlierMixin, BaseEstimator):
         the detector. Otherwise `fit` never calibrates: training rows would give a threshold that keeps far fewer
         new rows than it says (B6).
         """
+        self._check_options()
         features = as_features(X, min_rows=2)
         labels = None if y is None else as_labels(y, len(features))
         classes = None if labels is None else np.unique(labels)
@@ -92,6 +93,7 @@ class Detector(OutlierMixin, BaseEstimator):
             )
         if iter(batches) is batches:
             raise InputError("batches is an iterator that can be read only once; pass a list or another re-iterable")
+        self._check_options()
         first = next(iter(batches), None)
         if first is None:
             raise InputError("batches is empty; pass at least one batch")
@@ -133,10 +135,8 @@ class Detector(OutlierMixin, BaseEstimator):
     def verdicts(self, X: ArrayLike) -> Verdicts:
         """Return score, nearest class and, once calibrated, p-value and verdict, from one pass over the rows."""
         features = self._checked(X)
-        scores = np.empty(len(features))
         nearest = np.empty(len(features), dtype=np.intp)
-        for rows in chunks(len(features), ROWS_PER_RUN):
-            scores[rows] = self._scores(features[rows], nearest[rows])
+        scores = self._scores(features, nearest)
         names = self._class_names()[nearest]
         if not self.is_calibrated:
             return Verdicts(scores, names, None, None)

@@ -18,6 +18,7 @@ from gem_ood.gaussians import (
     Priors,
     Statistics,
     TiedGaussians,
+    check_policy,
     fourth_moment,
     merge,
 )
@@ -73,6 +74,11 @@ class GaussianDetector(Detector):
             warnings.simplefilter("ignore", RankWarning)  # the class Gaussians have warned of it already
             return TiedGaussians.from_statistics(pooled, covariance=self.covariance)
 
+    def _check_options(self) -> None:
+        check_policy(self.covariance)
+        if isinstance(self.priors, str) and self.priors not in ("uniform", "empirical"):
+            raise InputError(f"priors is {self.priors!r}; pass 'uniform', 'empirical', or one weight per class")
+
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
         accumulator: Accumulator | None = None
         prepare = unit_length if self.normalize else None
@@ -117,6 +123,7 @@ class GaussianDetector(Detector):
             y: Their labels; None in every batch for one Gaussian.
             classes: All class names, in the first call; without it, the classes are those of the first batch.
         """
+        self._check_options()
         if self.covariance == "ledoit-wolf":
             raise InputError(
                 "covariance='ledoit-wolf' needs two passes over all rows, so it cannot stream; use fit or "

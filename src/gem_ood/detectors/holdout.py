@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
-from gem_ood.features import chunks
+from gem_ood.features import chunks, refuse_non_finite
 
 __all__ = ["HoldOut"]
 
@@ -39,6 +39,8 @@ class HoldOut:
                 f"calibration={share} leaves {len(features) - n_held} of {len(features)} rows to fit on "
                 f"(n_samples={len(features)}); pass more rows"
             )
+        for rows in chunks(len(features), ROWS_PER_RUN):
+            refuse_non_finite(features[rows], first_row=rows.start)  # later the rows have other numbers
         is_held = np.zeros(len(features), dtype=bool)
         is_held[np.random.default_rng(random_state).permutation(len(features))[:n_held]] = True
         return cls(features, labels, is_held)

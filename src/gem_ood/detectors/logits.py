@@ -15,7 +15,7 @@ from gem_ood.detectors.head import Head
 from gem_ood.detectors.packing import class_names
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
-from gem_ood.scores import energy, max_logit, msp, softmax
+from gem_ood.scores import check_temperature, energy, max_logit, msp, softmax
 
 __all__ = ["MSP", "Energy", "MaxLogit"]
 
@@ -24,10 +24,16 @@ class LogitDetector(Detector):
     """What scores of logits share: reading features through the head, in chunks."""
 
     head: Head | None
+    temperature: float = 1.0
     classes_: NDArray[Any]
 
     def _logit_scores(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         raise NotImplementedError
+
+    def _check_options(self) -> None:
+        check_temperature(self.temperature)
+        if not isinstance(self.head, Head | None):
+            raise InputError(f"head is a {type(self.head).__name__}; pass Head(weight, bias)")
 
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
         if self.head is not None and self.head.n_features != n_features:

@@ -7,7 +7,7 @@ Nothing here unpickles, and nothing holds more of a file than a batch.
 from gem_ood.files.comparing import Comparison, DetectorComparison, compare_detectors
 from gem_ood.files.heads import read_head
 from gem_ood.files.reading import Batch, FeatureFile, open_features
-from gem_ood.files.streaming import calibrate_on_file, fit_on_file, score_file
+from gem_ood.files.streaming import calibrate_on_file, score_file
 from gem_ood.files.writing import refuse_unwritable, write_columns
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "FeatureFile",
     "calibrate_on_file",
     "compare_detectors",
-    "fit_on_file",
     "open_features",
     "read_head",
     "refuse_unwritable",

@@ -17,7 +17,10 @@ _BUFFER_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ParquetTable:
-    """What the footer of a Parquet file says."""
+    """What the footer of a Parquet file says.
+
+    Reading holds a batch and, of each column, one page (at most a megabyte, unless its writer chose otherwise).
+    """
 
     path: Path
     schema: pa.Schema

@@ -59,6 +59,10 @@ class FeatureFile:
         """Return the same file that calls on_rows, after each batch, with the number of rows read so far."""
         return replace(self, on_rows=on_rows)
 
+    def without_labels(self) -> "FeatureFile":
+        """Return the same rows with their labels left unread; a column named as labels stays out of the features."""
+        return replace(self, has_labels=False, source=self.source.without_labels(), label_file=None)
+
     def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         for batch in self.batches():
             yield batch.features, batch.labels
@@ -128,7 +132,9 @@ def open_features(
     path = Path(path)
     suffix = refuse_unreadable(path, READABLE)
     label_file = _open_label_file(labels)
-    label_name = False if label_file is not None or labels is False else None if labels is None else str(labels)
+    label_name: str | Literal[False] | None = None if labels is None else str(labels)
+    if labels is False or label_file is not None:
+        label_name = False
     source = _open_source(path, suffix, features, label_name)
     if source.n_rows == 0:
         raise InputError(f"{path} holds no rows; pass a file with at least one")

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -31,6 +31,10 @@ class Source(Protocol):
 
     def read(self, batch_rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         """Yield features and labels of about batch_rows rows at a time."""
+        ...
+
+    def without_labels(self) -> "Source":
+        """Return the same rows with their labels left unread."""
         ...
 
 
@@ -124,6 +128,10 @@ class ArraySource:
         """Whether there is a label per row."""
         return self.labels is not None
 
+    def without_labels(self) -> "ArraySource":
+        """Return the features alone."""
+        return replace(self, labels=None)
+
     def read(self, batch_rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         """Yield features and labels side by side."""
         if self.labels is None:
@@ -140,6 +148,8 @@ def _choose_features(path: Path, members: Mapping[str, Member], wanted: str | Se
         raise InputError(f"{path} has no array {wanted!r} for the features; it holds {_listed(members)}")
     if "features" in members:
         return members["features"]
+    if len(members) == 1:
+        return next(iter(members.values()))
     tables = [member for member in members.values() if len(member.shape) == 2 and member.kind in "fiub"]
     if len(tables) != 1:
         raise InputError(

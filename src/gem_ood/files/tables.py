@@ -1,7 +1,7 @@
 """Parquet and CSV: columns of numbers, or one column of lists, streamed batch by batch with pyarrow."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -46,6 +46,9 @@ class _TableSource:
     @property
     def has_labels(self) -> bool:
         return self.labels is not None
+
+    def without_labels(self) -> "_TableSource":
+        return replace(self, labels=None)
 
     def read(self, batch_rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         first_row = 0

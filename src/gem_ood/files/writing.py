@@ -112,7 +112,7 @@ def _write_npz(stream: IO[bytes], batches: Iterable[Columns]) -> int:
         for name, values in columns.items():
             held.setdefault(name, []).append(values)
     joined = {name: np.concatenate(parts) for name, parts in held.items()}
-    np.savez(stream, allow_pickle=False, **joined)
+    np.savez(stream, **joined)  # type: ignore[arg-type]
     return _length(joined)
 
 

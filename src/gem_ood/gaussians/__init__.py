@@ -4,7 +4,7 @@
 `TiedGaussians.from_statistics` turn them into a fitted value that answers for distances, densities and posteriors.
 """
 
-from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
+from gem_ood.gaussians.covariance import CovariancePolicy, Factor, check_policy, factorize, tied_covariance
 from gem_ood.gaussians.statistics import Accumulator, Statistics, collect, fourth_moment, merge
 from gem_ood.gaussians.tied import Priors, TiedGaussians
 
@@ -15,6 +15,7 @@ __all__ = [
     "Priors",
     "Statistics",
     "TiedGaussians",
+    "check_policy",
     "collect",
     "factorize",
     "fourth_moment",

@@ -18,13 +18,16 @@ from scipy.linalg.lapack import dtrtri
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.gaussians.statistics import Statistics
 
-__all__ = ["CovariancePolicy", "Factor", "factorize", "tied_covariance"]
+__all__ = ["CovariancePolicy", "Factor", "check_policy", "factorize", "tied_covariance"]
 
 CovariancePolicy = Literal["empirical", "ledoit-wolf", "oas"] | float
 
 #: Correlation eigenvalues below this share of the largest are rounding noise: about (2⁻²³)², the variance that
 #: float32 rounding alone leaves in a direction that is a sum of other features.
 MIN_RELATIVE_EIGENVALUE = 1.5e-14
+
+#: Rounding makes zero eigenvalues no more negative than this; beyond it a matrix is no covariance.
+MOST_NEGATIVE_EIGENVALUE = 1e-10
 
 #: A feature whose spread is within this many rounding steps of its own mean is constant.
 CONSTANT_STEPS = 4.0
@@ -95,6 +98,8 @@ def factorize(
     """
     dimension = len(covariance)
     variances = np.diag(covariance)
+    if (variances < 0.0).any():
+        raise InputError("covariance is not positive semi-definite: a variance is negative; pass a covariance matrix")
     floor = np.zeros(dimension) if magnitudes is None else (CONSTANT_STEPS * resolution * magnitudes) ** 2
     varying = np.flatnonzero(variances > floor)
     if len(varying) == 0:
@@ -105,6 +110,11 @@ def factorize(
     scales = np.sqrt(variances[varying])
     correlation = covariance[np.ix_(varying, varying)] / scales[:, np.newaxis] / scales
     eigenvalues = eigvalsh(correlation, check_finite=False)
+    if eigenvalues[0] < -MOST_NEGATIVE_EIGENVALUE * eigenvalues[-1]:
+        raise InputError(
+            f"covariance is not positive semi-definite: its correlations have the eigenvalue {eigenvalues[0]:.3g}; "
+            f"pass a covariance matrix"
+        )
     threshold = eigenvalues[-1] * max(MIN_RELATIVE_EIGENVALUE, len(varying) * np.finfo(np.float64).eps)
     if eigenvalues[0] > threshold:
         lower = cholesky(correlation, lower=True, check_finite=False)
@@ -155,17 +165,27 @@ def _warn_of_rank(rank: int, dimension: int, n_constant: int, n_rows: int | None
     )
 
 
+def check_policy(policy: CovariancePolicy) -> None:
+    """Raise if this is no covariance policy.
+
+    >>> check_policy(0.1)
+    """
+    if policy in ("empirical", "oas", "ledoit-wolf"):
+        return
+    if not isinstance(policy, float | int) or isinstance(policy, bool) or not 0.0 <= policy <= 1.0:
+        raise InputError(
+            f"covariance is {policy!r}; pass 'empirical', 'ledoit-wolf', 'oas', or a shrinkage share between 0 and 1"
+        )
+
+
 def _shrinkage(statistics: Statistics, empirical: NDArray[np.float64], policy: CovariancePolicy) -> float:
+    check_policy(policy)
     if policy == "empirical":
         return 0.0
     if policy == "oas":
         return _oas(empirical, statistics.n_rows)
     if policy == "ledoit-wolf":
         return _ledoit_wolf(statistics, empirical)
-    if not isinstance(policy, float | int) or isinstance(policy, bool) or not 0.0 <= policy <= 1.0:
-        raise InputError(
-            f"covariance is {policy!r}; pass 'empirical', 'ledoit-wolf', 'oas', or a shrinkage share between 0 and 1"
-        )
     return float(policy)
 
 

@@ -45,7 +45,7 @@ class Kernel:
         )
 
     def chunks(self, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
-        """Yield slices of rows, a reused buffer with z·ν_i − ½‖ν_i‖², and ½‖z‖²; NaN and infinity are refused by row."""
+        """Yield slices, a reused buffer with z·ν_i − ½‖ν_i‖², and ½‖z‖²; NaN and infinity are refused by row."""
         dtype = self.centre.dtype
         n_classes, rank = self.whitened_means.shape
         size = min(len(features), rows_per_chunk(features.shape[1] + rank + n_classes, dtype.itemsize))
@@ -69,7 +69,8 @@ class Kernel:
             whitened = gemm(1.0, self.whitener, centred.T, trans_a=1)
         logits[...] = self.bias
         gemm(1.0, self.whitened_means.T, whitened, beta=1.0, c=logits.T, trans_a=1, overwrite_c=1)
-        half_norms: NDArray[Any] = np.vecdot(whitened.T, whitened.T)
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller looks at what is not finite
+            half_norms: NDArray[Any] = np.vecdot(whitened.T, whitened.T)
         half_norms *= 0.5
         return half_norms
 
@@ -82,8 +83,7 @@ class Kernel:
             np.dtype(np.float64),
         )
         logits = np.empty((len(chunk), len(self.bias)))
-        with np.errstate(over="ignore", invalid="ignore"):
-            half_norms = wide._fill(chunk, np.empty(chunk.shape), logits)
+        half_norms = wide._fill(chunk, np.empty(chunk.shape), logits)
         far = ~np.isfinite(half_norms)
         logits[far], half_norms[far] = 0.0, np.inf
         return logits, half_norms

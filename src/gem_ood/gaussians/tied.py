@@ -23,7 +23,7 @@ __all__ = ["Priors", "TiedGaussians"]
 Priors = str | ArrayLike
 
 #: Scores keep this relative accuracy in float32, or float64 is used instead.
-FLOAT32_ERROR_LIMIT = 5e-7
+FLOAT32_ERROR_LIMIT = 1e-6
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
@@ -101,7 +101,7 @@ class TiedGaussians:
                 f"covariance has shape {matrix.shape} but class_means has {dimension} features; "
                 f"pass a {dimension} × {dimension} matrix"
             )
-        _refuse_indefinite(matrix)
+        _refuse_asymmetric(matrix)
         names = np.arange(n_classes) if classes is None else np.asarray(classes)
         if len(names) != n_classes:
             raise InputError(
@@ -150,12 +150,17 @@ class TiedGaussians:
 
     @cached_property
     def float32_error(self) -> float:
-        """Predicted relative error of float32 scores, from rounding in the whitening product and in ‖z‖²."""
+        """Predicted largest relative error of float32 scores.
+
+        Rounding enters in the whitening product, amplified by ‖W‖ in units of the features' spread, and in the
+        squares, whose size grows with the distance of the classes. The weights 2, 3 and 20 cover the largest errors
+        seen over dimensions 8 to 512, condition numbers 1 to 1e6 and class distances 0.3 to 100.
+        """
         spread = np.sqrt(np.diag(self.covariance) + np.max((self.class_means - self.centre) ** 2, axis=0))
         amplification = float(np.linalg.norm(self.factor.whitener * spread[:, np.newaxis]))
-        reach = 1.0 + float(np.max(np.sum(self.whitened_means**2, axis=1))) / self.rank
+        reach = float(np.max(np.sum(self.whitened_means**2, axis=1))) / self.rank
         epsilon = float(np.finfo(np.float32).eps) / 2.0
-        return epsilon * float(4.0 * amplification * np.sqrt(reach) / self.rank + reach)
+        return epsilon * float(2.0 * amplification / np.sqrt(self.rank) + 3.0 + 20.0 * reach)
 
     def working_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the precision in which rows of this type are scored."""
@@ -286,12 +291,7 @@ def _checked_priors(priors: ArrayLike, n_classes: int) -> NDArray[np.float64]:
     return weights
 
 
-def _refuse_indefinite(matrix: NDArray[np.float64]) -> None:
+def _refuse_asymmetric(matrix: NDArray[np.float64]) -> None:
     scale = float(np.abs(matrix).max())
     if not np.allclose(matrix, matrix.T, rtol=1e-9, atol=1e-12 * scale):
         raise InputError("covariance is not symmetric; pass a covariance matrix")
-    smallest = float(np.linalg.eigvalsh(matrix)[0])
-    if smallest < -1e-10 * scale:
-        raise InputError(
-            f"covariance is not positive semi-definite (smallest eigenvalue {smallest:.3g}); pass a covariance matrix"
-        )

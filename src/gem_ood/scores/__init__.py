@@ -10,10 +10,11 @@ from gem_ood.scores.gaussian import (
     weighted_gem,
 )
 from gem_ood.scores.ideal import gem_threshold, ideal
-from gem_ood.scores.logits import energy, max_logit, msp, softmax
+from gem_ood.scores.logits import check_temperature, energy, max_logit, msp, softmax
 from gem_ood.scores.logsumexp import log_sum_exp
 
 __all__ = [
+    "check_temperature",
     "energy",
     "gem",
     "gem_scores",

@@ -7,7 +7,7 @@ from gem_ood.errors import InputError
 from gem_ood.features import as_features, refuse_non_finite
 from gem_ood.scores.logsumexp import log_sum_exp
 
-__all__ = ["energy", "max_logit", "msp", "softmax"]
+__all__ = ["check_temperature", "energy", "max_logit", "msp", "softmax"]
 
 
 def msp(logits: ArrayLike, *, temperature: float = 1.0) -> NDArray[np.float64]:
@@ -51,10 +51,18 @@ def softmax(logits: ArrayLike) -> NDArray[np.float64]:
     return np.exp(scaled, out=scaled)
 
 
-def _scaled(logits: ArrayLike, temperature: float) -> NDArray[np.float64]:
-    """Return a float64 copy: the caller's logits are never written to."""
+def check_temperature(temperature: float) -> None:
+    """Raise if this is no temperature.
+
+    >>> check_temperature(1.0)
+    """
     if not temperature > 0.0 or not np.isfinite(temperature):
         raise InputError(f"temperature is {temperature}; pass a positive number, 1.0 for none")
+
+
+def _scaled(logits: ArrayLike, temperature: float) -> NDArray[np.float64]:
+    """Return a float64 copy: the caller's logits are never written to."""
+    check_temperature(temperature)
     values = as_features(logits, name="logits")
     if not np.isfinite(values).all():
         refuse_non_finite(values, name="logits")

@@ -1,0 +1,50 @@
+"""The application: its commands, in the order in which they are used."""
+
+from typing import Annotated
+
+import typer
+
+from gem_ood._version import __version__
+from gem_ood.cli.calibrate import calibrate
+from gem_ood.cli.demo import demo
+from gem_ood.cli.evaluate import evaluate
+from gem_ood.cli.fit import fit
+from gem_ood.cli.outcome import OneLineGroup
+from gem_ood.cli.score import score
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="gem-ood",
+    cls=OneLineGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"gem-ood {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Tell in-distribution inputs from out-of-distribution ones, post hoc, on any classifier.
+
+    Example: gem-ood demo
+    """
+
+
+for _command in (demo, fit, calibrate, score, evaluate):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Run the command line and exit: 0 if all went well, 2 for bad input, 130 for Ctrl-C."""
+    app(prog_name="gem-ood")

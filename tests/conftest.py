@@ -1,0 +1,43 @@
+"""What every test shares: a calm hypothesis profile, the real data where it is, and small made data."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+settings.register_profile("calm", deadline=None, max_examples=40)
+settings.load_profile("calm")
+
+DATA = Path(os.environ.get("GEM_OOD_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def cifar10():
+    """Penultimate features of a real CIFAR-10 classifier, where the folder is present."""
+    folder = DATA / "cifar10_resnet56"
+    if not folder.is_dir():
+        pytest.skip(f"the real features are not at {folder}; set GEM_OOD_DATA to their folder to run this test")
+    names = ("train", "test", "ood_svhn", "ood_textures", "ood_places", "head")
+    loaded = {}
+    for name in names:
+        with np.load(folder / f"{name}.npz", allow_pickle=False) as arrays:
+            loaded[name] = {key: arrays[key] for key in arrays}
+    return loaded
+
+
+@pytest.fixture
+def blobs():
+    """Three well-separated classes in five correlated dimensions: fit rows, labels, held-out rows, far rows."""
+    generator = np.random.default_rng(7)
+    mixing = generator.normal(size=(5, 5))
+    means = 6.0 * generator.normal(size=(3, 5))
+
+    def draw(n):
+        labels = np.arange(n) % 3
+        return generator.normal(size=(n, 5)) @ mixing + means[labels], labels
+
+    features, labels = draw(600)
+    held_out, _ = draw(400)
+    return features, labels, held_out, 60.0 + generator.normal(size=(100, 5))

@@ -1,0 +1,232 @@
+"""The contract that every detector keeps: shape, sign, row order, batch size, type, save and load, scikit-learn."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from gem_ood import GEM, MSP, Energy, Head, Mahalanobis, MaxLogit, load
+from gem_ood.detectors import available, make
+from gem_ood.errors import InputError, NotCalibratedError, NotFittedError
+
+HEAD = Head(np.random.default_rng(0).normal(size=(3, 5)), [0.1, -0.2, 0.3])
+DETECTORS = {
+    "gem": GEM(),
+    "gem, empirical priors": GEM(priors="empirical"),
+    "gem, given priors": GEM(priors=[0.2, 0.3, 0.5]),
+    "gem, oas": GEM(covariance="oas"),
+    "gem, ledoit-wolf": GEM(covariance="ledoit-wolf"),
+    "gem, normalised": GEM(normalize=True),
+    "gem, relative": GEM(relative=True),
+    "gem, relative, ledoit-wolf": GEM(relative=True, covariance="ledoit-wolf", normalize=True),
+    "mahalanobis": Mahalanobis(),
+    "mahalanobis, shrunk": Mahalanobis(covariance=0.1, normalize=True),
+    "msp": MSP(head=HEAD),
+    "msp, tempered": MSP(head=HEAD, temperature=1000.0),
+    "max-logit": MaxLogit(head=HEAD),
+    "energy": Energy(head=HEAD, temperature=2.0),
+    "energy of logits": Energy(),
+}
+
+
+@pytest.fixture(params=DETECTORS, name="detector")
+def fresh_detector(request):
+    return clone(DETECTORS[request.param])
+
+
+@pytest.fixture
+def fitted(detector, blobs):
+    return detector.fit(blobs[0], blobs[1])
+
+
+def test_one_score_per_row(fitted, blobs):
+    scores = fitted.score_samples(blobs[2])
+    assert scores.shape == (len(blobs[2]),)
+    assert scores.dtype == np.float64
+    assert np.isfinite(scores).all()
+
+
+def test_the_order_of_rows_is_kept_and_no_row_sees_another(fitted, blobs):
+    rows = blobs[2]
+    shuffle = np.random.default_rng(0).permutation(len(rows))
+    np.testing.assert_allclose(fitted.score_samples(rows[shuffle]), fitted.score_samples(rows)[shuffle], rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 7, 399])
+def test_the_size_of_batches_changes_no_score(fitted, blobs, size):
+    rows = blobs[2]
+    parts = [fitted.score_samples(rows[start : start + size]) for start in range(0, len(rows), size)]
+    np.testing.assert_allclose(np.concatenate(parts), fitted.score_samples(rows), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("convert", [np.asfortranarray, np.ndarray.tolist, pd.DataFrame, pl.DataFrame], ids=str)
+def test_rows_are_read_from_whatever_holds_them(fitted, blobs, convert):
+    other = clone(fitted).fit(convert(blobs[0]), blobs[1])
+    np.testing.assert_allclose(other.score_samples(convert(blobs[2])), fitted.score_samples(blobs[2]), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 1e-4), (np.float16, 0.2)])
+def test_narrow_floats_give_nearly_the_same_scores(fitted, blobs, dtype, rtol):
+    expected = fitted.score_samples(blobs[2].astype(dtype).astype(np.float64))
+    np.testing.assert_allclose(fitted.score_samples(blobs[2].astype(dtype)), expected, rtol=rtol, atol=1e-5)
+
+
+def test_the_verbs_agree_with_each_other(fitted, blobs):
+    _, _, held_out, far = blobs
+    fitted.calibrate(held_out[:200], tpr=0.9)
+    rows = np.vstack([held_out[200:], far])
+    scores, is_ood = fitted.score_samples(rows), fitted.is_ood(rows)
+    np.testing.assert_array_equal(fitted.decision_function(rows), scores - fitted.offset_)
+    np.testing.assert_array_equal(fitted.predict(rows), np.where(is_ood, -1, 1))
+    np.testing.assert_array_equal(is_ood, scores < fitted.threshold_.value)
+    p_values = fitted.p_values(rows)
+    order = fitted.threshold_.order
+    np.testing.assert_array_equal(is_ood, np.round(p_values * 201) <= order)
+    verdicts = fitted.verdicts(rows)
+    np.testing.assert_array_equal(verdicts.is_ood, is_ood)
+    np.testing.assert_array_equal(verdicts.p_value, p_values)
+    explanation = fitted.explain(rows)
+    np.testing.assert_array_equal(explanation.nearest_class, verdicts.nearest_class)
+    np.testing.assert_allclose(explanation.responsibilities.sum(axis=1), 1.0)
+    assert "row 0: " in str(explanation)
+    assert f"... and {len(rows) - 10} more rows" in str(explanation)
+
+
+def test_saved_and_loaded_scores_are_the_same_to_the_bit(fitted, blobs, tmp_path):
+    fitted.calibrate(blobs[2], tpr=0.9, confidence=0.9)
+    fitted.save(tmp_path / "detector.safetensors")
+    loaded = load(tmp_path / "detector.safetensors")
+    assert type(loaded) is type(fitted)
+    for name, value in fitted.get_params(deep=False).items():
+        assert str(np.asarray(getattr(loaded, name))) == str(np.asarray(value))
+    rows = np.vstack([blobs[2], blobs[3]])
+    for array in (rows, rows.astype(np.float32), rows[:1]):
+        np.testing.assert_array_equal(loaded.score_samples(array), fitted.score_samples(array))
+    np.testing.assert_array_equal(loaded.p_values(rows), fitted.p_values(rows))
+    np.testing.assert_array_equal(loaded.verdicts(rows).nearest_class, fitted.verdicts(rows).nearest_class)
+    assert loaded.threshold_ == fitted.threshold_
+
+
+def test_an_uncalibrated_detector_saves_and_loads_too(fitted, blobs, tmp_path):
+    fitted.save(tmp_path / "detector.safetensors")
+    loaded = load(tmp_path / "detector.safetensors")
+    assert not loaded.is_calibrated
+    np.testing.assert_array_equal(loaded.score_samples(blobs[2]), fitted.score_samples(blobs[2]))
+
+
+def test_verdicts_before_calibration_name_the_remedy(fitted, blobs):
+    for verb in (fitted.predict, fitted.is_ood, fitted.p_values, fitted.decision_function, fitted.select_ood):
+        with pytest.raises(NotCalibratedError, match=r"call calibrate\(held_out_features, tpr=0.95\)"):
+            verb(blobs[2])
+    assert fitted.verdicts(blobs[2]).is_ood is None
+    assert fitted.explain(blobs[2]).p_values is None
+    with pytest.raises(NotCalibratedError):
+        fitted.calibrate(tpr=0.9)
+
+
+def test_fitting_again_forgets_the_threshold(fitted, blobs):
+    fitted.calibrate(blobs[2]).fit(blobs[0], blobs[1])
+    assert not fitted.is_calibrated
+
+
+def test_changing_the_rate_needs_no_rows(fitted, blobs):
+    fitted.calibrate(blobs[2], tpr=0.95)
+    strict = fitted.offset_
+    fitted.calibrate(tpr=0.5)
+    assert fitted.offset_ >= strict
+    expected = clone(fitted).fit(blobs[0], blobs[1]).calibrate(blobs[2], tpr=0.5).threshold_
+    assert fitted.threshold_ == expected
+
+
+def test_fitting_batches_equals_fitting_once(detector, blobs):
+    features, labels, held_out, _ = blobs
+    expected = clone(detector).fit(features, labels).score_samples(held_out)
+    batches = [(features[:50], labels[:50]), (features[50:], labels[50:])]
+    np.testing.assert_allclose(detector.fit_batches(batches).score_samples(held_out), expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.zeros((2, 4)), "X has 4 features, but .* is expecting 5 features"),
+        (np.zeros(5), "Reshape your data"),
+        (np.zeros((0, 5)), "minimum of 1 is required"),
+        (np.array([[0.0] * 5, [0.0, 0.0, np.nan, 0.0, 0.0]]), "row 1, column 2 is NaN"),
+        (np.array([[0.0] * 5, [0.0, 0.0, 0.0, -np.inf, 0.0]], dtype=np.float32), "row 1, column 3 is infinity"),
+        ([["a"] * 5], "every value must be a number"),
+        (np.zeros((2, 5), dtype=complex), "Complex data"),
+        (np.ma.masked_equal(np.zeros((2, 5)), 0.0), "masked"),
+        (pd.DataFrame({"a": ["x"]}), "not a number|must be a number|is expecting"),
+    ],
+)
+def test_bad_rows_are_refused_by_every_verb(fitted, rows, message):
+    for verb in (fitted.score_samples, fitted.calibrate, fitted.explain, fitted.verdicts):
+        with pytest.raises(InputError, match=message):
+            verb(rows)
+
+
+def test_the_last_rows_of_a_long_input_are_checked_too(fitted):
+    rows = np.zeros((30_000, 5))
+    rows[29_999, 4] = np.nan
+    for verb in (fitted.score_samples, fitted.verdicts):
+        with pytest.raises(InputError, match="row 29999, column 4 is NaN"):
+            verb(rows)
+
+
+def test_columns_by_name_must_stay_the_same(detector, blobs):
+    frame = pd.DataFrame(blobs[0], columns=list("abcde"))
+    detector.fit(frame, blobs[1])
+    detector.score_samples(frame)
+    with pytest.raises(ValueError, match="feature names"):
+        detector.score_samples(frame.rename(columns={"a": "z"}))
+
+
+def test_the_detector_lives_in_pipelines_and_model_selection(detector, blobs):
+    features, labels, held_out, _ = blobs
+    if detector.__class__.__name__ in ("GEM", "Mahalanobis"):
+        pipeline = make_pipeline(StandardScaler(), detector).fit(features, labels)
+        assert pipeline.score_samples(held_out).shape == (len(held_out),)
+    assert cross_val_score(detector, features, labels, cv=3).shape == (3,)
+    assert clone(detector).get_params().keys() == detector.get_params().keys()
+
+
+def test_an_unfitted_detector_says_so(blobs, tmp_path):
+    for detector in (GEM(), Mahalanobis()):
+        for verb in (detector.score_samples, detector.predict, detector.calibrate, detector.explain):
+            with pytest.raises(NotFittedError, match=r"call fit\(features, labels\)"):
+                verb(blobs[2])
+        with pytest.raises(NotFittedError, match="before save"):
+            detector.save(tmp_path / "never.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+CHECKED = [
+    kind(calibration=0.5, tpr=0.5) for kind in (GEM, Mahalanobis, MSP, MaxLogit, Energy)
+]  # half of each check's few rows calibrate, and one row is enough for a rate of one half
+
+
+@pytest.mark.parametrize(
+    ("estimator", "check"),
+    [pair for estimator in CHECKED for pair in estimator_checks_generator(estimator)],
+    ids=lambda part: getattr(getattr(part, "func", part), "__name__", type(part).__name__),
+)
+def test_scikit_learns_own_checks_pass(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+def test_every_registered_detector_can_be_made_by_name():
+    assert available() == ("gem", "mahalanobis", "msp", "max-logit", "energy")
+    assert {type(make(name)).__name__ for name in available()} == {"GEM", "Mahalanobis", "MSP", "MaxLogit", "Energy"}
+    with pytest.raises(InputError, match="there is no detector 'knn'; choose one of gem, mahalanobis"):
+        make("knn")
+    with pytest.raises(InputError, match="msp has no option 'covariance'; it takes"):
+        make("msp", covariance="oas")

@@ -1,0 +1,95 @@
+"""Detectors on files answer as they do on arrays."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gem_ood import GEM, MSP
+from gem_ood.errors import InputError
+from gem_ood.files import calibrate_on_file, compare_detectors, open_features, reading, score_file
+from gem_ood.metrics import evaluate
+
+rng = np.random.default_rng(0)
+MEANS = 4.0 * rng.normal(size=(3, 6))
+
+
+def draw(n_rows: int) -> tuple[Any, Any]:
+    labels = rng.integers(0, 3, n_rows)
+    return MEANS[labels] + rng.normal(size=(n_rows, 6)), labels
+
+
+TRAIN, HELD_OUT, TEST = draw(600), draw(400), draw(300)
+NOISE = 5.0 * rng.normal(size=(200, 6))
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, (features, labels) in {"train": TRAIN, "held_out": HELD_OUT, "test": TEST}.items():
+        np.savez(tmp_path / f"{name}.npz", features=features, labels=labels)
+    np.save(tmp_path / "noise.npy", NOISE)
+    return tmp_path
+
+
+@pytest.mark.parametrize("covariance", ["empirical", "oas", "ledoit-wolf", 0.1])
+def test_a_file_fits_and_scores_as_its_arrays_do(covariance: Any, folder: Path) -> None:
+    streamed = GEM(covariance=covariance).fit_batches(open_features(folder / "train.npz"))
+    whole = GEM(covariance=covariance).fit(*TRAIN)
+    calibrate_on_file(streamed, open_features(folder / "held_out.npz"), tpr=0.9)
+    whole.calibrate(HELD_OUT[0], tpr=0.9)
+    parts = list(score_file(streamed, open_features(folder / "test.npz")))
+    expected = whole.verdicts(TEST[0])
+    np.testing.assert_allclose(np.concatenate([part.score for part in parts]), expected.score, rtol=1e-9)
+    np.testing.assert_array_equal(np.concatenate([part.is_ood for part in parts]), expected.is_ood)
+    np.testing.assert_array_equal(np.concatenate([part.nearest_class for part in parts]), expected.nearest_class)
+
+
+def test_a_comparison_holds_the_metrics_of_each_pair(folder: Path) -> None:
+    detectors = {
+        "gem": GEM().fit(*TRAIN).calibrate(HELD_OUT[0]),
+        "msp": MSP().fit(*TRAIN),
+    }
+    comparison = compare_detectors(
+        detectors, open_features(folder / "test.npz"), {"noise": open_features(folder / "noise.npy")}, tpr=0.9
+    )
+    assert (comparison.n_id, comparison.n_ood) == (300, {"noise": 200})
+    for name, detector in detectors.items():
+        expected = evaluate(detector.score_samples(TEST[0]), detector.score_samples(NOISE), tpr=0.9)
+        assert comparison.detectors[name].evaluations["noise"] == expected
+        assert comparison.detectors[name].mean("auroc") == expected.auroc
+    gem, msp = comparison.detectors["gem"], comparison.detectors["msp"]
+    assert gem.id_kept == pytest.approx(1.0 - detectors["gem"].is_ood(TEST[0]).mean())
+    assert gem.flagged == {"noise": pytest.approx(detectors["gem"].is_ood(NOISE).mean())}
+    assert gem.id_error == pytest.approx(np.mean(detectors["gem"].verdicts(TEST[0]).nearest_class != TEST[1]))
+    assert msp.id_kept is None
+    assert msp.flagged is None
+
+
+def test_words_are_not_compared_with_column_numbers(folder: Path) -> None:
+    np.savez(folder / "words.npz", features=TEST[0], labels=np.array(["a", "b", "c"])[TEST[1]])
+    noise = {"noise": open_features(folder / "noise.npy")}
+    detectors = {"msp": MSP().fit(TRAIN[0]), "one class": GEM().fit(TRAIN[0])}
+    comparison = compare_detectors(detectors, open_features(folder / "words.npz"), noise)
+    assert comparison.detectors["msp"].id_error is None
+    assert comparison.detectors["one class"].id_error is None
+
+
+def test_rows_of_another_width_are_refused_with_the_file_named(folder: Path) -> None:
+    np.save(folder / "narrow.npy", NOISE[:, :4])
+    detector = GEM().fit(*TRAIN)
+    narrow = open_features(folder / "narrow.npy")
+    message = r"narrow.npy has 4 features but the GEM detector was fitted on 6"
+    with pytest.raises(InputError, match=message):
+        list(score_file(detector, narrow))
+    with pytest.raises(InputError, match=message):
+        calibrate_on_file(detector, narrow)
+    with pytest.raises(InputError, match=message):
+        compare_detectors({"gem": detector}, open_features(folder / "test.npz"), {"narrow": narrow})
+    with pytest.raises(InputError, match="nothing to compare"):
+        compare_detectors({}, narrow, {})

@@ -1,0 +1,196 @@
+"""TiedGaussians against SciPy, its accuracy in both precisions, and its laws."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp, softmax
+from scipy.stats import multivariate_normal
+
+from gem_ood import GEM
+from gem_ood.errors import InputError
+from gem_ood.gaussians import TiedGaussians, collect
+from gem_ood.scores import gem_scores, mahalanobis_scores
+
+#: The figures the scores must reach, by the condition number of the covariance.
+ACCURACY = {1e2: 1e-6, 1e4: 1e-6, 1e6: 1e-4, 1e8: 1e-4}
+
+
+def gaussians(seed=0, m=4, k=3, priors=(0.2, 0.5, 0.3)):
+    generator = np.random.default_rng(seed)
+    root = generator.normal(size=(m, m))
+    return TiedGaussians.from_parameters(3 * generator.normal(size=(k, m)), root @ root.T + np.eye(m), priors=priors)
+
+
+def points(seed=1, n=50, m=4):
+    return 4 * np.random.default_rng(seed).normal(size=(n, m))
+
+
+def test_class_log_densities_are_scipys():
+    model, x = gaussians(), points()
+    expected = [multivariate_normal(mean, model.covariance).logpdf(x) for mean in model.class_means]
+    np.testing.assert_allclose(model.log_densities(x), np.transpose(expected), rtol=1e-10)
+
+
+def test_the_mixture_density_is_normalised_and_weighted():
+    model, x = gaussians(), points()
+    joint = [multivariate_normal(mean, model.covariance).pdf(x) for mean in model.class_means]
+    np.testing.assert_allclose(np.exp(model.log_density(x)), model.priors @ joint, rtol=1e-9)
+
+
+def test_the_posterior_is_bayes():
+    model, x = gaussians(), points()
+    np.testing.assert_allclose(
+        model.posterior(x), softmax(model.log_densities(x) + np.log(model.priors), axis=1), rtol=1e-9, atol=1e-300
+    )
+
+
+def test_squared_distances_are_scipys():
+    model, x = gaussians(), points()
+    expected = cdist(x, model.class_means, "mahalanobis", VI=np.linalg.inv(model.covariance)) ** 2
+    np.testing.assert_allclose(model.squared_distances(x), expected, rtol=1e-9)
+
+
+def test_samples_have_the_moments_and_the_priors():
+    model = gaussians()
+    rows, names = model.sample(200_000, random_state=0)
+    shares = np.bincount(names) / len(names)
+    # Five standard errors of a share is 0.0056; of a mean or covariance entry under 0.1.
+    np.testing.assert_allclose(shares, model.priors, atol=0.006)
+    statistics = collect(rows, names)
+    np.testing.assert_allclose(statistics.means, model.class_means, atol=0.1)
+    np.testing.assert_allclose(statistics.scatter / len(rows), model.covariance, atol=0.15)
+    again, _ = model.sample(10, random_state=0)
+    np.testing.assert_array_equal(again, model.sample(10, random_state=np.random.default_rng(0))[0])
+
+
+@given(st.integers(0, 10**6))
+def test_scores_are_invariant_to_affine_maps_of_the_features(seed):
+    generator = np.random.default_rng(seed)
+    features, labels = generator.normal(size=(120, 4)), np.arange(120) % 3
+    features += 2 * generator.normal(size=(3, 4))[labels]
+    rotation, _ = np.linalg.qr(generator.normal(size=(4, 4)))
+    matrix, shift = rotation * generator.uniform(0.2, 5.0, 4), 50 * generator.normal(size=4)
+    plain, mapped = GEM().fit(features, labels), GEM().fit(features @ matrix + shift, labels)
+    queries = 3 * generator.normal(size=(30, 4))
+    np.testing.assert_allclose(
+        mapped.score_samples(queries @ matrix + shift), plain.score_samples(queries), rtol=1e-7, atol=1e-9
+    )
+
+
+def conditioned(condition, offset, dtype, *, m=64, k=10, n=4000, spread=2.0, seed=0):
+    generator = np.random.default_rng(seed)
+    rotation, _ = np.linalg.qr(generator.normal(size=(m, m)))
+    root = rotation * np.sqrt(np.geomspace(1.0, 1.0 / condition, m))
+    labels = np.arange(n) % k
+    means = spread * generator.normal(size=(k, m)) @ root.T
+    features = (generator.normal(size=(n, m)) @ root.T + means[labels] + offset).astype(dtype)
+    return features, labels
+
+
+def reference(features, labels, queries):
+    """Textbook scores in extended precision wherever NumPy has it."""
+    wide, asked = features.astype(np.longdouble), queries.astype(np.longdouble)
+    means = np.array([wide[labels == name].mean(axis=0) for name in np.unique(labels)])
+    residuals = wide - means[labels]
+    covariance = residuals.T @ residuals / len(wide)
+    scale = np.sqrt(np.diag(covariance))
+    inverse = np.linalg.inv((covariance / scale[:, None] / scale).astype(float)).astype(np.longdouble)
+    for _ in range(3):  # Newton's iteration lifts the float64 inverse to extended precision
+        inverse = inverse @ (2 * np.eye(len(inverse)) - (covariance / scale[:, None] / scale) @ inverse)
+    distances = np.empty((len(asked), len(means)))
+    for place, mean in enumerate(means):
+        scaled = (asked - mean) / scale
+        distances[:, place] = np.sum((scaled @ inverse) * scaled, axis=1)
+    return distances
+
+
+@pytest.mark.parametrize("spread", [0.3, 2.0])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("condition", ACCURACY)
+def test_scores_reach_the_promised_accuracy(condition, dtype, offset, spread):
+    features, labels = conditioned(condition, offset, dtype, spread=spread)
+    queries = features[:500]
+    distances = reference(features, labels, queries)
+    model = TiedGaussians.from_statistics(collect(features, labels))
+    for scores, expected in (
+        (gem_scores(model, queries), logsumexp(-0.5 * distances, axis=1)),
+        (mahalanobis_scores(model, queries), -distances.min(axis=1)),
+    ):
+        assert np.max(np.abs(scores - expected) / np.abs(expected)) < ACCURACY[condition]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_classes_thousands_of_sigma_apart_lose_nothing(dtype):
+    features, labels = conditioned(10.0, 0.0, dtype, spread=3000.0)
+    distances = reference(features, labels, features[:300])
+    model = TiedGaussians.from_statistics(collect(features, labels))
+    expected = logsumexp(-0.5 * distances, axis=1)
+    assert np.max(np.abs(gem_scores(model, features[:300]) / expected - 1.0)) < 1e-6
+
+
+def test_float32_rows_are_scored_in_float32_only_where_that_is_accurate():
+    for condition, spread, working in ((4.0, 0.3, np.float32), (1e8, 0.3, np.float64), (4.0, 50.0, np.float64)):
+        model = TiedGaussians.from_statistics(collect(*conditioned(condition, 0.0, np.float32, spread=spread)))
+        assert model.working_dtype(np.float32) == working
+        assert model.working_dtype(np.float64) == np.float64
+
+
+@pytest.mark.parametrize("n_rows", [1, 10_000, 60_000])
+def test_scoring_holds_one_chunk_whatever_the_rows(n_rows):
+    model = TiedGaussians.from_statistics(collect(*conditioned(2.0, 0.0, np.float32, n=2000)))
+    features = np.zeros((n_rows, 64), dtype=np.float32)
+    gem_scores(model, features[:1])
+    tracemalloc.start()
+    scores = gem_scores(model, features)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - scores.nbytes < 16e6
+
+
+def test_rows_beyond_float32_are_rescued_and_beyond_float64_are_infinitely_far():
+    model = TiedGaussians.from_statistics(collect(*conditioned(2.0, 0.0, np.float32)))
+    huge = np.full((1, 64), 1e30, dtype=np.float32)
+    np.testing.assert_allclose(gem_scores(model, huge), gem_scores(model, huge.astype(float)), rtol=1e-6)
+    assert gem_scores(model, np.full((1, 64), 1e200)).tolist() == [-np.inf]
+
+
+def test_the_parts_of_a_fitted_value_cannot_be_changed():
+    model = gaussians()
+    with pytest.raises(ValueError, match="read-only"):
+        model.class_means[0, 0] = 9.0
+    with pytest.raises(AttributeError):
+        model.shrinkage = 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (([[0.0, 0.0]], [[1.0]]), {}, "covariance has shape .* pass a 2 × 2 matrix"),
+        (([[0.0]], [[-1.0]]), {}, "not positive semi-definite"),
+        (([[0.0, 0.0]], [[1.0, 2.0], [2.0, 1.0]]), {}, "not positive semi-definite.* eigenvalue -1"),
+        (([[0.0, 0.0]], [[1.0, 0.5], [0.0, 1.0]]), {}, "not symmetric"),
+        (([[np.nan]], [[1.0]]), {}, "class_means row 0, column 0 is NaN"),
+        (([[0.0]], [[1.0]]), {"priors": [0.5, 0.5]}, "priors has shape .* there are 1 classes"),
+        (([[0.0], [1.0]], [[1.0]]), {"priors": [0.7, 0.7]}, "sum to 1, but they sum to 1.4"),
+        (([[0.0], [1.0]], [[1.0]]), {"classes": ["a"]}, "classes has 1 names but class_means has 2 rows"),
+    ],
+)
+def test_bad_parameters_are_refused(arguments, options, message):
+    with pytest.raises(InputError, match=message):
+        TiedGaussians.from_parameters(*arguments, **options)
+
+
+@pytest.mark.parametrize("priors", ["equal", [0.5, 0.2], [-1.0, 1.0, 1.0], [[1.0]], {"a": 1}])
+def test_bad_priors_are_refused(priors, blobs):
+    with pytest.raises(InputError, match="priors"):
+        GEM(priors=priors).fit(blobs[0], blobs[1])
+
+
+def test_rows_of_another_width_are_refused():
+    with pytest.raises(InputError, match="features has 3 columns but the fit has 4"):
+        gaussians().squared_distances(np.zeros((1, 3)))

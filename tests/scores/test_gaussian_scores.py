@@ -1,0 +1,132 @@
+"""The paper's identities between Gaussian scores, each to 1e-10, in two and in thousands of dimensions."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp, softmax
+
+from gem_ood import scores
+from gem_ood.errors import InputError
+from gem_ood.gaussians import TiedGaussians, collect
+
+
+@cache
+def model(m, k=5, seed=0, priors=None):
+    generator = np.random.default_rng(seed)
+    covariance = np.diag(generator.uniform(0.5, 2.0, m)) + 0.1 / m
+    return TiedGaussians.from_parameters(generator.normal(size=(k, m)), covariance, priors=priors)
+
+
+def rows(m, n=60, seed=1):
+    return 1.5 * np.random.default_rng(seed).normal(size=(n, m))
+
+
+@pytest.fixture(params=[2, 64, 4096])
+def case(request):
+    return model(request.param), rows(request.param)
+
+
+def test_gem_is_the_log_density_up_to_a_constant_p12(case):
+    gaussians, x = case
+    constant = np.log(gaussians.n_classes) + gaussians.log_normalizer
+    np.testing.assert_allclose(scores.gem_scores(gaussians, x), gaussians.log_density(x) + constant, rtol=1e-10)
+
+
+def test_gem_gives_the_ideal_classifiers_verdicts_p12(case):
+    gaussians, x = case
+    log_threshold = float(np.median(gaussians.log_density(x))) + 1e-7
+    cut = scores.gem_threshold(gaussians, log_threshold=log_threshold)
+    ideal = scores.ideal(gaussians, x, log_threshold=log_threshold)
+    assert 0 < ideal.sum() < len(x)
+    np.testing.assert_array_equal(scores.gem_scores(gaussians, x) >= cut, ideal)
+
+
+def test_weighted_gem_gives_the_ideal_verdicts_without_k_e11():
+    gaussians, x = model(8, priors=(0.1, 0.2, 0.3, 0.25, 0.15)), rows(8)
+    log_threshold = float(np.median(gaussians.log_density(x))) + 1e-7
+    weighted = scores.weighted_gem(gaussians.exponents(x), gaussians.priors)
+    cut = scores.gem_threshold(gaussians, log_threshold=log_threshold, weighted=True)
+    np.testing.assert_array_equal(weighted >= cut, scores.ideal(gaussians, x, log_threshold=log_threshold))
+    np.testing.assert_allclose(weighted, gaussians.log_density(x) + gaussians.log_normalizer, rtol=1e-10)
+
+
+def test_the_same_holds_for_gaussians_fitted_in_feature_space_p13():
+    generator = np.random.default_rng(3)
+    labels = np.arange(300) % 3
+    features = generator.normal(size=(300, 6)) + 4 * generator.normal(size=(3, 6))[labels]
+    gaussians = TiedGaussians.from_statistics(collect(features, labels))
+    constant = np.log(3) + gaussians.log_normalizer
+    np.testing.assert_allclose(
+        scores.gem_scores(gaussians, features), gaussians.log_density(features) + constant, rtol=1e-10, atol=1e-10
+    )
+
+
+def test_gem_lies_between_the_largest_exponent_and_log_k_above_it_p15(case):
+    gaussians, x = case
+    exponents = gaussians.exponents(x)
+    gem, half = scores.gem(exponents), scores.mahalanobis(exponents) / 2.0  # the ½ of E10
+    slack = 1e-10 * np.abs(gem)
+    assert (half <= gem + slack).all()
+    assert (gem <= half + np.log(gaussians.n_classes) + slack).all()
+
+
+def test_gem_is_the_linear_heads_energy_minus_what_it_cannot_see_b7(case):
+    gaussians, x = case
+    quadratic = 0.5 * np.sum((x @ gaussians.factor.whitener) ** 2, axis=1)
+    np.testing.assert_allclose(
+        scores.gem_scores(gaussians, x), scores.linear_energy(gaussians, x) - quadratic, rtol=1e-10, atol=1e-9
+    )
+
+
+def test_the_linear_head_has_the_same_posterior_p6(case):
+    gaussians, x = case
+    weight, bias = gaussians.linear_head()
+    np.testing.assert_allclose(softmax(x @ weight.T + bias, axis=1), gaussians.posterior(x), rtol=1e-7, atol=1e-300)
+
+
+def test_the_linear_heads_energy_inverts_the_densitys_order_p16():
+    gaussians = TiedGaussians.from_parameters([[2.0], [-2.0]], [[1.0]])
+    near, far = np.array([[2.0]]), np.array([[50.0]])
+    assert gaussians.log_density(near) > gaussians.log_density(far)
+    assert scores.linear_energy(gaussians, near) < scores.linear_energy(gaussians, far)
+
+
+def test_mahalanobis_is_not_equivalent_to_the_ideal_classifier_p14():
+    gaussians = TiedGaussians.from_parameters([[-1.0], [1.0]], [[1.0]])
+    middle, outside = np.array([[0.0]]), np.array([[1.99]])
+    exponents = [gaussians.exponents(x) for x in (middle, outside)]
+    assert scores.mahalanobis(exponents[0]) < scores.mahalanobis(exponents[1])
+    assert gaussians.log_density(middle) > gaussians.log_density(outside)
+
+
+def test_streamed_scores_equal_those_of_the_exponents(case):
+    gaussians, x = case
+    exponents = gaussians.exponents(x)
+    np.testing.assert_allclose(scores.gem_scores(gaussians, x), scores.gem(exponents), rtol=1e-12)
+    np.testing.assert_allclose(scores.mahalanobis_scores(gaussians, x), scores.mahalanobis(exponents), rtol=1e-12)
+    np.testing.assert_array_equal(scores.log_rescaled(exponents), scores.gem(exponents))
+    np.testing.assert_allclose(scores.gem(exponents), logsumexp(exponents, axis=1), rtol=1e-13)
+
+
+def test_nothing_underflows_in_four_thousand_dimensions():
+    gaussians, x = model(4096), rows(4096, n=5)
+    exponents = gaussians.exponents(x)
+    assert np.exp(exponents).sum() == 0.0  # the plain form is gone
+    for values in (scores.gem(exponents), scores.mahalanobis(exponents), gaussians.log_density(x)):
+        assert np.isfinite(values).all()
+        assert len(np.unique(values)) == 5
+
+
+def test_the_nearest_mean_is_told_on_request():
+    gaussians = TiedGaussians.from_parameters([[0.0], [4.0], [9.0]], [[1.0]])
+    for score in (scores.gem_scores, scores.mahalanobis_scores):
+        nearest = np.empty(3, dtype=np.intp)
+        score(gaussians, [[8.0], [-3.0], [3.0]], nearest=nearest)
+        assert nearest.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("weights", [[1.0], [-1.0, 2.0], [0.0, 0.0]])
+def test_weights_that_are_none_are_refused(weights):
+    with pytest.raises(InputError, match="one weight per class"):
+        scores.weighted_gem([[0.0, 0.0]], weights)

@@ -1,0 +1,116 @@
+"""The documentation is true: its examples run and print what they say, its links and lists are whole."""
+
+import contextlib
+import io
+import re
+import shlex
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *DOCS.glob("*.md")])
+
+FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: \S.* -->\s*\Z")
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; `printed` is the text block that follows with at most one short line between."""
+
+    language: str
+    text: str
+    line: int
+    printed: str | None
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = list(FENCED.finditer(text))
+    kept = []
+    for place, match in enumerate(found):
+        if NOT_RUN.search(text[: match.start()]):
+            continue
+        after = found[place + 1] if place + 1 < len(found) else None
+        printed = None
+        if after is not None and after[1] == "text" and text[match.end() : after.start()].strip() in ("", "It prints:"):
+            printed = after[2]
+        kept.append(Block(match[1], match[2], text.count("\n", 0, match.start()) + 1, printed))
+    return kept
+
+
+def run_python(block: Block, page: str, namespace: dict[str, object]) -> None:
+    out = io.StringIO()
+    code = compile("\n" * block.line + block.text, str(ROOT / page), "exec")  # a traceback names the line of the page
+    with contextlib.redirect_stdout(out):
+        exec(code, namespace)
+    if block.printed is not None:
+        assert out.getvalue() == block.printed
+
+
+def run_console(block: Block) -> None:
+    """Run the commands of a console block; what is shown under one is what it prints, on either stream."""
+    from typer.testing import CliRunner
+
+    from gem_ood.cli import app
+
+    for entry in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, shown = entry.partition("\n")
+        program, *arguments = shlex.split(command)
+        assert program == "gem-ood", f"line {block.line}: {command}"
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == (2 if shown.startswith("gem-ood: error: ") else 0), result.output
+        if shown:
+            assert [line.rstrip() for line in result.output.splitlines()] == shown.splitlines()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_a_page_run_and_print_what_they_say(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "example"}
+    for block in blocks(page):
+        if block.language == "python":
+            run_python(block, page, namespace)
+        elif block.language == "console":
+            run_console(block)
+
+
+def test_the_readme_has_its_example_its_two_commands_and_a_place_for_the_demo():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = next(block for block in blocks("README.md") if block.language == "python")
+    assert len([line for line in example.text.splitlines() if line]) == 10
+    assert "make demo" in text
+    assert "make test" in text
+    assert text.index("<!-- demo:start -->") < text.index("<!-- demo:end -->")
+
+
+def test_the_table_of_contents_names_every_page_and_no_other():
+    listed = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in DOCS.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_to_files_lead_somewhere(page):
+    path = ROOT / page
+    for target in LINK.findall(path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_dependency_has_its_reason():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = [
+        project["build-system"]["requires"],
+        project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"].values(),
+        *project["dependency-groups"].values(),
+    ]
+    names = {re.match(r"[\w.-]+", requirement)[0] for group in groups for requirement in group} - {"gem-ood"}
+    page = (DOCS / "dependencies.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(names) if f"| `{name}` |" not in page] == []
+    extras = project["project"]["optional-dependencies"]
+    assert [name for name in extras if f"`{name}`" not in page] == []
