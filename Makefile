@@ -56,3 +56,11 @@ $(VENV)/.lint: $(VENV)/.test
 $(VENV)/.docs: $(VENV)/.test
 	$(INSTALL) --group docs
 	@touch $@
+
+# The peers come without their dependencies: their pins contradict each other (benchmarks/README.md).
+$(BENCH_VENV)/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt benchmarks/requirements-peers.txt
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BENCH_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable . --requirement benchmarks/requirements.txt
+	$(BENCH_VENV)/bin/python -m pip install --quiet --no-deps --requirement benchmarks/requirements-peers.txt
+	@touch $@

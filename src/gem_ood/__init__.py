@@ -9,9 +9,14 @@
 array([ True])
 """
 
-from gem_ood import detectors, errors, gaussians, metrics, scores, thresholds
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gem_ood._version import __version__
-from gem_ood.detectors import GEM, MSP, Energy, Head, Mahalanobis, MaxLogit, load
+
+if TYPE_CHECKING:
+    from gem_ood import detectors, errors, files, gaussians, metrics, scores, storage, thresholds
+    from gem_ood.detectors import GEM, MSP, Energy, Head, Mahalanobis, MaxLogit, load
 
 __all__ = [
     "GEM",
@@ -23,9 +28,26 @@ __all__ = [
     "__version__",
     "detectors",
     "errors",
+    "files",
     "gaussians",
     "load",
     "metrics",
     "scores",
+    "storage",
     "thresholds",
 ]
+
+_ROOMS = frozenset({"detectors", "errors", "files", "gaussians", "metrics", "scores", "storage", "thresholds"})
+
+
+def __getattr__(name: str) -> Any:
+    """Load a room when it is first asked for, so that `gem-ood --help` does not wait for scikit-learn."""
+    if name in _ROOMS:
+        return import_module(f"gem_ood.{name}")
+    if name in __all__:
+        return getattr(import_module("gem_ood.detectors"), name)
+    raise AttributeError(f"module 'gem_ood' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

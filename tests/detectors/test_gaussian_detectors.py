@@ -111,8 +111,9 @@ def test_relative_scores_subtract_one_background_gaussian(blobs):
     plain, background = GEM().fit(features, labels), GEM().fit(features)
     expected = plain.score_samples(held_out) - background.score_samples(held_out)
     np.testing.assert_allclose(detector.score_samples(held_out), expected, rtol=1e-8, atol=1e-9)
-    with pytest.raises(InputError, match="at least two classes"):
-        GEM(relative=True).fit(features)
+    for unlabelled in (lambda: GEM(relative=True).fit(features), lambda: GEM(relative=True).partial_fit(features)):
+        with pytest.raises(InputError, match="at least two classes"):
+            unlabelled().score_samples(held_out)
 
 
 @pytest.mark.parametrize("options", [{}, {"covariance": "ledoit-wolf"}, {"relative": True}])

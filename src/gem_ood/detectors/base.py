@@ -52,8 +52,8 @@ class Detector(OutlierMixin, BaseEstimator):
         """Return responsibilities and, where the detector has them, distances, each n × k."""
         raise NotImplementedError
 
-    def _class_names(self) -> NDArray[Any]:
-        """Return the names of the classes that rows are compared with."""
+    def _class_names(self, n_features: int) -> NDArray[Any]:
+        """Return the names of the classes that rows of this width are compared with."""
         raise NotImplementedError
 
     # Fitting
@@ -137,7 +137,7 @@ class Detector(OutlierMixin, BaseEstimator):
         features = self._checked(X)
         nearest = np.empty(len(features), dtype=np.intp)
         scores = self._scores(features, nearest)
-        names = self._class_names()[nearest]
+        names = self._class_names(features.shape[1])[nearest]
         if not self.is_calibrated:
             return Verdicts(scores, names, None, None)
         p_values = conformal_p_values(self.calibration_scores_, scores, assume_sorted=True)
@@ -149,7 +149,7 @@ class Detector(OutlierMixin, BaseEstimator):
         verdicts = self.verdicts(features)
         responsibilities, distances = self._details(features)
         return Explanation(
-            classes=self._class_names(),
+            classes=self._class_names(features.shape[1]),
             nearest_class=verdicts.nearest_class,
             responsibilities=responsibilities,
             distances=distances,

@@ -24,7 +24,7 @@ from gem_ood.gaussians import (
 )
 from gem_ood.scores import gem_scores, mahalanobis_scores
 
-__all__ = ["GEM", "Mahalanobis"]
+__all__ = ["GEM", "GaussianDetector", "Mahalanobis"]
 
 
 class GaussianDetector(Detector):
@@ -61,6 +61,7 @@ class GaussianDetector(Detector):
     def background_(self) -> TiedGaussians:
         """One Gaussian over all rows, whatever their class, that a relative score is measured against."""
         if self._background is None:
+            _require_two_classes(self.statistics_)
             self._background = self._one_gaussian(self.statistics_.pooled())
         return self._background
 
@@ -94,10 +95,8 @@ class GaussianDetector(Detector):
         if accumulator is None:
             raise InputError("batches is empty; pass at least one batch")
         statistics = accumulator.statistics()
-        if self.relative and np.count_nonzero(statistics.counts) < 2:
-            raise InputError(
-                "relative=True compares classes with all rows together; pass labels of at least two classes"
-            )
+        if self.relative:
+            _require_two_classes(statistics)
         pooled = statistics.pooled()
         if self.covariance == "ledoit-wolf":
             statistics = replace(statistics, fourth_moment=fourth_moment(statistics, batches, prepare=prepare))
@@ -158,7 +157,7 @@ class GaussianDetector(Detector):
         joined._gaussians = joined.gaussians_
         return joined
 
-    def _class_names(self) -> NDArray[Any]:
+    def _class_names(self, n_features: int) -> NDArray[Any]:
         return self.gaussians_.classes
 
     def _scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
@@ -191,6 +190,11 @@ class GaussianDetector(Detector):
         self._gaussians = unpack_gaussians(tensors, values["gaussians"], "gaussians")
         if "background" in values:
             self._background = unpack_gaussians(tensors, values["background"], "background")
+
+
+def _require_two_classes(statistics: Statistics) -> None:
+    if np.count_nonzero(statistics.counts) < 2:
+        raise InputError("relative=True compares classes with all rows together; pass labels of at least two classes")
 
 
 class _Unlabelled:

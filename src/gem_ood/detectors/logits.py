@@ -17,7 +17,7 @@ from gem_ood.errors import InputError
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.scores import check_temperature, energy, max_logit, msp, softmax
 
-__all__ = ["MSP", "Energy", "MaxLogit"]
+__all__ = ["MSP", "Energy", "LogitDetector", "MaxLogit"]
 
 
 class LogitDetector(Detector):
@@ -74,8 +74,10 @@ class LogitDetector(Detector):
             self.fit(X)
         return super().calibrate(X, **options)
 
-    def _class_names(self) -> NDArray[Any]:
-        return self.classes_
+    def _class_names(self, n_features: int) -> NDArray[Any]:
+        if "classes_" in self.__dict__:
+            return self.classes_
+        return np.arange(n_features if self.head is None else self.head.n_classes)
 
     def _logits(self, features: NDArray[Any]) -> NDArray[Any]:
         return features if self.head is None else self.head.logits(features)
