@@ -19,13 +19,14 @@ __all__ = [
     "as_labels",
     "as_scores",
     "chunks",
+    "even_size",
     "refuse_non_finite",
     "rows_per_chunk",
     "unit_length",
 ]
 
 #: A working buffer of this many bytes stays in the outer caches of a current processor.
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 6 << 20
 
 
 class _WrongTypeError(InputError, TypeError):
@@ -124,9 +125,19 @@ def rows_per_chunk(numbers_per_row: int, itemsize: int = 8) -> int:
     """Return how many rows make one cache-sized chunk; at least 64, so that products stay efficient.
 
     >>> rows_per_chunk(512)
-    1024
+    1536
     """
     return max(64, CHUNK_BYTES // (itemsize * max(1, numbers_per_row)))
+
+
+def even_size(n_rows: int, size: int) -> int:
+    """Return the size of the fewest chunks of at most this size, made as equal as can be.
+
+    >>> even_size(1100, 1000)
+    550
+    """
+    n_chunks = max(1, -(-n_rows // size))
+    return -(-n_rows // n_chunks)
 
 
 def chunks(n_rows: int, size: int) -> Iterator[slice]:

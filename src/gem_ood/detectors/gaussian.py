@@ -97,15 +97,15 @@ class GaussianDetector(Detector):
         statistics = accumulator.statistics()
         if self.relative:
             _require_two_classes(statistics)
-        pooled = statistics.pooled()
         if self.covariance == "ledoit-wolf":
             statistics = replace(statistics, fourth_moment=fourth_moment(statistics, batches, prepare=prepare))
-            if self.relative:
-                unlabelled = _Unlabelled(batches)
-                pooled = replace(pooled, fourth_moment=fourth_moment(pooled, unlabelled, prepare=prepare))
         self._adopt(statistics)
         self._gaussians = TiedGaussians.from_statistics(statistics, covariance=self.covariance, priors=self.priors)
         if self.relative:
+            pooled = statistics.pooled()
+            if self.covariance == "ledoit-wolf":
+                moment = fourth_moment(pooled, _Unlabelled(batches), prepare=prepare)
+                pooled = replace(pooled, fourth_moment=moment)
             self._background = self._one_gaussian(pooled)
 
     def _adopt(self, statistics: Statistics) -> None:
@@ -138,8 +138,6 @@ class GaussianDetector(Detector):
                     names = np.unique(as_labels(y, len(features)))
                 self._accumulator = Accumulator(n_features=features.shape[1], classes=names)
         self._check_width(features, self._accumulator.n_features)
-        for rows in chunks(len(features), rows_per_chunk(features.shape[1])):
-            refuse_non_finite(features[rows], first_row=rows.start)  # a bad row must not leave half a batch behind
         self._accumulator.add(features, y, prepare=unit_length if self.normalize else None)
         self.n_features_in_ = features.shape[1]
         self._statistics = self._gaussians = self._background = None

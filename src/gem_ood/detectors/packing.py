@@ -63,7 +63,6 @@ def pack_gaussians(gaussians: TiedGaussians, name: str) -> tuple[Tensors, Values
         "classes": gaussians.classes.tolist(),
         "shrinkage": gaussians.shrinkage,
         "log_determinant": gaussians.factor.log_determinant,
-        "condition_number": gaussians.factor.condition_number,
     }
     return tensors, values
 
@@ -76,7 +75,6 @@ def unpack_gaussians(tensors: Tensors, values: Values, name: str) -> TiedGaussia
     factor = Factor(
         whitener=take(tensors, f"{name}.whitener", (dimension, None)),
         log_determinant=float(values["log_determinant"]),
-        condition_number=float(values["condition_number"]),
     )
     return TiedGaussians(
         classes=classes,

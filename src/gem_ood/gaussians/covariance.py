@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, eigh, eigvalsh
+from scipy.linalg import LinAlgError, cholesky, eigh
 from scipy.linalg.lapack import dtrtri
 
 from gem_ood.errors import InputError, RankWarning
@@ -25,6 +25,9 @@ CovariancePolicy = Literal["empirical", "ledoit-wolf", "oas"] | float
 #: Correlation eigenvalues below this share of the largest are rounding noise: about (2⁻²³)², the variance that
 #: float32 rounding alone leaves in a direction that is a sum of other features.
 MIN_RELATIVE_EIGENVALUE = 1.5e-14
+
+#: A trace of the inverse correlation matrix below this proves full rank: every eigenvalue is above 1e-9.
+LARGEST_TRUSTED_TRACE = 1e9
 
 #: Rounding makes zero eigenvalues no more negative than this; beyond it a matrix is no covariance.
 MOST_NEGATIVE_EIGENVALUE = 1e-10
@@ -40,12 +43,10 @@ class Factor:
     Attributes:
         whitener: m × rank matrix W with Wᵀ Σ W = I, so that distances are ‖(x − μ) W‖; upper triangular at full rank.
         log_determinant: log |Σ| on the directions that have variance.
-        condition_number: Ratio of the extreme eigenvalues of the correlation matrix on those directions.
     """
 
     whitener: NDArray[np.float64]
     log_determinant: float
-    condition_number: float
 
     @property
     def rank(self) -> int:
@@ -109,49 +110,49 @@ def factorize(
         )
     scales = np.sqrt(variances[varying])
     correlation = covariance[np.ix_(varying, varying)] / scales[:, np.newaxis] / scales
-    eigenvalues = eigvalsh(correlation, check_finite=False)
+    whitener = _whitener(correlation)
+    rank = whitener.shape[1]
+    if rank < dimension:
+        _warn_of_rank(rank, dimension, dimension - len(varying), n_rows)
+    placed = np.zeros((dimension, rank))
+    placed[varying] = whitener / scales[:, np.newaxis]
+    return Factor(whitener=placed, log_determinant=_log_determinant(covariance, placed))
+
+
+def _whitener(correlation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return W with Wᵀ R W = I on the support of the correlation matrix R."""
+    try:
+        inverse = dtrtri(cholesky(correlation, lower=True, check_finite=False), lower=1)[0]
+    except LinAlgError:
+        return _whitener_on_support(correlation)
+    # The inverse of the smallest eigenvalue is at most the trace of the inverse of R: where that is moderate, the rank
+    # is full beyond doubt. Where it is not, a Cholesky factor may be noise, and only the eigenvalues can tell.
+    if float(np.vdot(inverse, inverse)) < LARGEST_TRUSTED_TRACE:
+        return np.asarray(inverse.T)
+    return _whitener_on_support(correlation)
+
+
+def _whitener_on_support(correlation: NDArray[np.float64]) -> NDArray[np.float64]:
+    eigenvalues, vectors = eigh(correlation, check_finite=False)
     if eigenvalues[0] < -MOST_NEGATIVE_EIGENVALUE * eigenvalues[-1]:
         raise InputError(
             f"covariance is not positive semi-definite: its correlations have the eigenvalue {eigenvalues[0]:.3g}; "
             f"pass a covariance matrix"
         )
-    threshold = eigenvalues[-1] * max(MIN_RELATIVE_EIGENVALUE, len(varying) * np.finfo(np.float64).eps)
-    if eigenvalues[0] > threshold:
+    kept = eigenvalues > eigenvalues[-1] * max(MIN_RELATIVE_EIGENVALUE, len(correlation) * np.finfo(np.float64).eps)
+    if kept.all():
         lower = cholesky(correlation, lower=True, check_finite=False)
-        whitener, kept = dtrtri(lower, lower=1)[0].T, eigenvalues
-    else:
-        whitener, kept = _whitener_on_support(correlation, threshold)
-    if len(kept) < dimension:
-        _warn_of_rank(len(kept), dimension, dimension - len(varying), n_rows)
-    placed = np.zeros((dimension, len(kept)))
-    placed[varying] = whitener / scales[:, np.newaxis]
-    return Factor(
-        whitener=placed,
-        log_determinant=_log_determinant(covariance, placed, scales, kept),
-        condition_number=float(kept[-1] / kept[0]),
-    )
+        return np.asarray(dtrtri(lower, lower=1)[0].T)
+    return np.asarray(vectors[:, kept] / np.sqrt(eigenvalues[kept]))
 
 
-def _whitener_on_support(
-    correlation: NDArray[np.float64], threshold: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    eigenvalues, vectors = eigh(correlation, check_finite=False)
-    kept = eigenvalues > threshold
-    whitener = vectors[:, kept] / np.sqrt(eigenvalues[kept])
-    return whitener, eigenvalues[kept]
-
-
-def _log_determinant(
-    covariance: NDArray[np.float64],
-    whitener: NDArray[np.float64],
-    scales: NDArray[np.float64],
-    eigenvalues: NDArray[np.float64],
-) -> float:
-    if len(eigenvalues) == len(covariance):
-        return float(np.sum(np.log(eigenvalues)) + 2.0 * np.sum(np.log(scales)))
+def _log_determinant(covariance: NDArray[np.float64], whitener: NDArray[np.float64]) -> float:
+    if whitener.shape[0] == whitener.shape[1]:
+        return float(-2.0 * np.sum(np.log(np.diag(whitener))))
     # The colouring matrix C = Wᵀ Σ maps whitened axes back to features; its Gram determinant is the volume of the
     # support in the features' own units.
-    return float(np.linalg.slogdet((colouring := whitener.T @ covariance) @ colouring.T)[1])
+    colouring = whitener.T @ covariance
+    return float(np.linalg.slogdet(colouring @ colouring.T)[1])
 
 
 def _warn_of_rank(rank: int, dimension: int, n_constant: int, n_rows: int | None) -> None:

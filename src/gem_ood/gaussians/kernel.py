@@ -1,20 +1,26 @@
 """The arithmetic behind every Gaussian score, in cache-sized chunks: logits z·ν_i − ½‖ν_i‖² and half norms ½‖z‖².
 
-Two matrix products per chunk, both from SciPy's BLAS: a triangular one that whitens in place, then one n × k. Mixing
-in NumPy's own products would wake a second pool of threads and triple the time.
+Two matrix products per chunk: a triangular one that whitens in place, then one n × k. Both are SciPy's: mixing in
+NumPy's own would wake a second pool of threads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.blas import dgemm, dtrmm, sgemm, strmm
 
-from gem_ood.features import chunks, refuse_non_finite, rows_per_chunk
+from gem_ood.features import chunks, even_size, refuse_non_finite, rows_per_chunk
+from gem_ood.gaussians.blas import add_product, product, whiten_triangular
+from gem_ood.gaussians.parallel import run_in_parts
 
-__all__ = ["Kernel"]
+__all__ = ["Consumer", "Kernel"]
+
+#: So few rows are products of vectors, too short for threads; NumPy's own call of them is the quickest.
+FEW_ROWS = 4
+
+Consumer = Callable[[slice, NDArray[Any], NDArray[Any]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,35 +50,52 @@ class Kernel:
             is_triangular=whitener.shape[0] == whitener.shape[1] and not np.tril(whitener, -1).any(),
         )
 
-    def chunks(self, features: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
-        """Yield slices, a reused buffer with z·ν_i − ½‖ν_i‖², and ½‖z‖²; NaN and infinity are refused by row."""
+    def run(self, features: NDArray[Any], consume: Consumer) -> None:
+        """Hand each chunk's slice, z·ν_i − ½‖ν_i‖² and ½‖z‖² to `consume`; NaN and infinity are refused by row.
+
+        Long inputs are cut among threads, so `consume` must only write to the slice it is given.
+        """
+        n_classes, m = len(self.whitened_means), features.shape[1]
+        operations = float(len(features)) * m * (m + 2 * n_classes)
+        run_in_parts(lambda part: self._run_part(features, part, consume), len(features), operations=operations)
+
+    def _run_part(self, features: NDArray[Any], part: slice, consume: Consumer) -> None:
         dtype = self.centre.dtype
         n_classes, rank = self.whitened_means.shape
-        size = min(len(features), rows_per_chunk(features.shape[1] + rank + n_classes, dtype.itemsize))
-        centred = np.empty((size, features.shape[1]), dtype=dtype)
-        logits = np.empty((size, n_classes), dtype=dtype)
-        for rows in chunks(len(features), size):
-            chunk = features[rows]
+        m, n_rows = features.shape[1], part.stop - part.start
+        size = even_size(n_rows, rows_per_chunk(m + n_classes + (0 if self.is_triangular else rank), dtype.itemsize))
+        centred, logits = np.empty((size, m), dtype=dtype), np.empty((size, n_classes), dtype=dtype)
+        for rows in chunks(n_rows, size):
+            place = slice(part.start + rows.start, part.start + rows.stop)
+            chunk = features[place]
             half_norms = self._fill(chunk, centred[: len(chunk)], logits[: len(chunk)])
             if np.isfinite(half_norms).all():  # one NaN or infinity anywhere in a row reaches its norm
-                yield rows, logits[: len(chunk)], half_norms
+                consume(place, logits[: len(chunk)], half_norms)
             else:
-                refuse_non_finite(chunk, first_row=rows.start)
-                yield rows, *self._in_float64(chunk)
+                refuse_non_finite(chunk, first_row=place.start)
+                consume(place, *self._in_float64(chunk))
 
     def _fill(self, chunk: NDArray[Any], centred: NDArray[Any], logits: NDArray[Any]) -> NDArray[Any]:
-        trmm, gemm = (strmm, sgemm) if centred.dtype == np.float32 else (dtrmm, dgemm)
         np.subtract(chunk, self.centre, out=centred, casting="same_kind")
-        if self.is_triangular:
-            whitened = trmm(1.0, self.whitener, centred.T, trans_a=1, overwrite_b=1)
-        else:
-            whitened = gemm(1.0, self.whitener, centred.T, trans_a=1)
         logits[...] = self.bias
-        gemm(1.0, self.whitened_means.T, whitened, beta=1.0, c=logits.T, trans_a=1, overwrite_c=1)
         with np.errstate(over="ignore", invalid="ignore"):  # the caller looks at what is not finite
-            half_norms: NDArray[Any] = np.vecdot(whitened.T, whitened.T)
+            if len(chunk) <= FEW_ROWS:
+                whitened = centred @ self.whitener
+                logits += whitened @ self.whitened_means.T
+            else:
+                whitened = self._whitened(centred)
+                add_product(self.whitened_means, whitened, logits)
+            half_norms: NDArray[Any] = np.vecdot(whitened, whitened)
         half_norms *= 0.5
         return half_norms
+
+    def _whitened(self, centred: NDArray[Any]) -> NDArray[Any]:
+        if self.is_triangular:
+            whiten_triangular(self.whitener, centred)
+            return centred
+        whitened = np.empty((len(centred), self.whitener.shape[1]), dtype=centred.dtype)
+        product(self.whitener, centred, whitened)
+        return whitened
 
     def _in_float64(self, chunk: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Recompute finite rows whose squares overflowed; what overflows float64 too is infinitely far."""

@@ -16,17 +16,21 @@ from scipy import sparse
 from scipy.linalg.blas import dsyrk
 
 from gem_ood.errors import InputError
-from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
+from gem_ood.features import as_features, as_labels, chunks, even_size, refuse_non_finite, rows_per_chunk
+from gem_ood.gaussians.blas import add_rank_update
+from gem_ood.gaussians.parallel import run_in_parts
 
 __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
 
 #: The rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
 MIN_ROWS_PER_UPDATE = 1024
 
-#: Above this many classes, class sums of a chunk are formed for the classes it holds instead of for all.
+#: Above this many classes, sums are formed for the classes that a part of the rows holds instead of for all.
 FEW_CLASSES = 256
 
 Prepare = Callable[[NDArray[Any]], NDArray[Any]]
+
+_Places = NDArray[np.intp] | slice
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +112,7 @@ class Accumulator:
         accumulator._resolution = statistics.resolution
         accumulator._counts = statistics.counts.copy()
         accumulator._shifts = statistics.means.copy()
-        accumulator._scatter = np.asfortranarray(statistics.scatter).copy(order="F")
+        accumulator._scatter = np.asfortranarray(np.tril(statistics.scatter))
         return accumulator
 
     def add(self, X: ArrayLike, labels: ArrayLike | None = None, *, prepare: Prepare | None = None) -> None:
@@ -120,12 +124,24 @@ class Accumulator:
                 f"pass the same features in every batch"
             )
         codes = encode(labels, self.classes, len(features))
-        self._resolution = max(self._resolution, _resolution(features.dtype))
+        self._place_shifts(features, codes, prepare)
         size = max(MIN_ROWS_PER_UPDATE, rows_per_chunk(self.n_features))
-        buffer = np.empty((min(size, len(features)), self.n_features))
-        for rows in chunks(len(features), size):
-            chunk = features[rows] if prepare is None else prepare(features[rows])
-            self._add_chunk(chunk, codes[rows], buffer[: len(chunk)], first_row=rows.start)
+        is_one_chunk = len(features) <= size
+
+        def add_part(part: slice) -> tuple[_Places, NDArray[np.float64], NDArray[np.float64]]:
+            scatter = self._scatter if is_one_chunk else np.zeros_like(self._scatter)
+            return *self._part(
+                features[part], codes[part], scatter, size, first_row=part.start, prepare=prepare
+            ), scatter
+
+        operations = 0.0 if is_one_chunk else float(len(features)) * self.n_features**2
+        # Nothing is kept unless every part is good, so a refused batch leaves no trace.
+        for present, sums, scatter in run_in_parts(add_part, len(features), operations=operations):
+            self._sums[present] += sums
+            if scatter is not self._scatter:
+                self._scatter += scatter
+        self._counts += np.bincount(codes, minlength=len(self.classes))
+        self._resolution = max(self._resolution, _resolution(features.dtype))
 
     def declare(self, classes: ArrayLike) -> None:
         """Add classes that may come; those already known stay as they are."""
@@ -141,33 +157,54 @@ class Accumulator:
             setattr(self, name, new)
         self.classes = joined
 
-    def _add_chunk(
-        self, chunk: NDArray[Any], codes: NDArray[np.intp], buffer: NDArray[np.float64], *, first_row: int
-    ) -> None:
-        self._place_shifts(chunk, codes, first_row)
-        np.take(self._shifts, codes, axis=0, out=buffer, mode="clip")
-        np.subtract(chunk, buffer, out=buffer)
-        present, sums = _class_sums(codes, buffer, len(self.classes))
-        if not np.isfinite(sums).all():  # one NaN or infinity anywhere in the chunk reaches the sums
-            refuse_non_finite(chunk, first_row=first_row)
-        self._sums[present] += sums
-        self._counts += np.bincount(codes, minlength=len(self.classes))
-        self._scatter = dsyrk(1.0, buffer.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=True)
+    def _place_shifts(self, features: NDArray[Any], codes: NDArray[np.intp], prepare: Prepare | None) -> None:
+        """Let the first row of every class without rows be its provisional mean."""
+        first = np.full(len(self.classes), -1)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of equal codes the last assignment stays: the first row
+        new = np.flatnonzero((self._counts == 0) & (first >= 0))
+        if len(new):
+            rows = features[first[new]]
+            if not np.isfinite(rows).all():
+                _refuse_first(features)
+            self._shifts[new] = rows if prepare is None else prepare(rows)
 
-    def _place_shifts(self, chunk: NDArray[Any], codes: NDArray[np.intp], first_row: int) -> None:
-        unplaced = np.flatnonzero(self._counts[codes] == 0)
-        if len(unplaced):
-            new, first = np.unique(codes[unplaced], return_index=True)
-            rows = unplaced[first]
-            refuse_non_finite(chunk[rows[0] : rows[0] + 1], first_row=first_row + int(rows[0]))
-            self._shifts[new] = chunk[rows]
+    def _part(
+        self,
+        features: NDArray[Any],
+        codes: NDArray[np.intp],
+        scatter: NDArray[np.float64],
+        size: int,
+        *,
+        first_row: int,
+        prepare: Prepare | None,
+    ) -> tuple[_Places, NDArray[np.float64]]:
+        """Add the scatter of these rows to `scatter`; return the classes they hold and the sums of each."""
+        present: _Places = slice(None)
+        places, n_places = codes, len(self.classes)
+        if n_places > FEW_CLASSES:
+            present, places = np.unique(codes, return_inverse=True)
+            n_places = len(present)
+        total = np.zeros((n_places, self.n_features))
+        buffer = np.empty((even_size(len(features), size), self.n_features))
+        for rows in chunks(len(features), len(buffer)):
+            chunk = features[rows] if prepare is None else prepare(features[rows])
+            centred = buffer[: len(chunk)]
+            np.take(self._shifts, codes[rows], axis=0, out=centred, mode="clip")
+            np.subtract(chunk, centred, out=centred)
+            sums = _class_sums(places[rows], centred, n_places)
+            if not np.isfinite(sums).all():  # one NaN or infinity anywhere in the chunk reaches the sums
+                refuse_non_finite(features[rows], first_row=first_row + rows.start)
+            total += sums
+            add_rank_update(centred, scatter)
+        return present, total
 
     def statistics(self) -> Statistics:
         """Return the statistics of all rows added so far; the accumulator can go on afterwards."""
         counts = np.maximum(self._counts, 1)[:, np.newaxis]
         scaled = self._sums / np.sqrt(counts)
         lower = dsyrk(-1.0, scaled.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=False)
-        scatter = np.tril(lower) + np.tril(lower, -1).T
+        scatter = lower + lower.T  # the upper triangle is never written to, so only the diagonal counts twice
+        scatter.flat[:: self.n_features + 1] /= 2.0
         if not np.isfinite(scatter).all():
             raise InputError("features are so large that their squares overflow float64; rescale the features")
         return Statistics(
@@ -294,15 +331,14 @@ def _class_names(classes: ArrayLike | None) -> NDArray[Any]:
     return names
 
 
-def _class_sums(
-    codes: NDArray[np.intp], rows: NDArray[np.float64], n_classes: int
-) -> tuple[NDArray[np.intp] | slice, NDArray[np.float64]]:
-    present: NDArray[np.intp] | slice = slice(None)
-    if n_classes > FEW_CLASSES:
-        present, codes = np.unique(codes, return_inverse=True)
-        n_classes = len(present)
-    entries = (np.ones(len(codes)), codes, np.arange(len(codes) + 1))
-    return present, sparse.csc_array(entries, shape=(n_classes, len(codes))) @ rows
+def _class_sums(places: NDArray[np.intp], rows: NDArray[np.float64], n_places: int) -> NDArray[np.float64]:
+    entries = (np.ones(len(places)), places, np.arange(len(places) + 1))
+    return np.asarray(sparse.csc_array(entries, shape=(n_places, len(places))) @ rows)
+
+
+def _refuse_first(features: NDArray[Any]) -> None:
+    for rows in chunks(len(features), rows_per_chunk(features.shape[1])):
+        refuse_non_finite(features[rows], first_row=rows.start)
 
 
 def _resolution(dtype: np.dtype[Any]) -> float:

@@ -4,7 +4,6 @@ Every distance comes from one whitening product and one n × k product (B7): wit
 −½ d²(x, μ_i) = z·ν_i − ½‖ν_i‖² − ½‖z‖². The common centre c is subtracted first, so no offset is ever squared.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, refuse_non_finite
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
-from gem_ood.gaussians.kernel import Kernel
+from gem_ood.gaussians.kernel import Consumer, Kernel
 from gem_ood.gaussians.statistics import Statistics
 
 __all__ = ["Priors", "TiedGaussians"]
@@ -37,7 +36,7 @@ class TiedGaussians:
         class_means: k × m.
         priors: Mixture weights, summing to one.
         covariance: m × m, as estimated or given.
-        factor: The whitener, log-determinant and condition number of the covariance.
+        factor: The whitener and log-determinant of the covariance.
         shrinkage: The share of the covariance that is shrinkage.
 
     >>> gaussians = TiedGaussians.from_parameters([[0.0, 0.0], [4.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]])
@@ -130,6 +129,15 @@ class TiedGaussians:
         """Log-determinant of the covariance, on the directions that have variance."""
         return self.factor.log_determinant
 
+    @cached_property
+    def condition_number(self) -> float:
+        """Ratio of the extreme eigenvalues of the correlation matrix, on the directions that have variance."""
+        scales = np.sqrt(np.diag(self.covariance))
+        varying = self.factor.whitener.any(axis=1)
+        correlation = self.covariance[np.ix_(varying, varying)] / np.outer(scales[varying], scales[varying])
+        eigenvalues = np.linalg.eigvalsh(correlation)[-self.rank :]
+        return float(eigenvalues[-1] / eigenvalues[0])
+
     @property
     def log_normalizer(self) -> float:
         """Log β, with β = sqrt((2π)^d |Σ|)."""
@@ -178,14 +186,15 @@ class TiedGaussians:
             self._kernels[working] = Kernel.of(self.centre, self.factor.whitener, self.whitened_means, working)
         return self._kernels[working]
 
-    def linear_terms(self, X: ArrayLike) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
-        """Yield, chunk by chunk, which rows, their n × k centred logits ℓ, and their half norms h.
+    def linear_terms(self, X: ArrayLike, consume: Consumer) -> None:
+        """Hand `consume`, chunk by chunk, which rows, their n × k centred logits ℓ, and their half norms h.
 
-        The exponents of the paper are f = ℓ − h. The logits are a working buffer: use it before taking the next one.
+        The exponents of the paper are f = ℓ − h. The logits are a working buffer, free to be overwritten. Chunks of a
+        long input come from several threads in any order: write results to the slice of rows that is handed over.
         """
         features = as_features(X)
         self.check_width(features)
-        return self.kernel(features.dtype).chunks(features)
+        self.kernel(features.dtype).run(features, consume)
 
     def check_width(self, features: NDArray[Any]) -> None:
         """Raise if rows have another number of features than the fit."""
@@ -198,9 +207,12 @@ class TiedGaussians:
         """Return the paper's f_i(x) = −½ d²(x, μ_i), n × k."""
         features = as_features(X, min_rows=0)
         stacked = np.empty((len(features), self.n_classes))
+
+        def keep(rows: slice, logits: NDArray[Any], half_norms: NDArray[Any]) -> None:
+            np.subtract(logits, half_norms[:, np.newaxis], out=stacked[rows])
+
         if len(features):
-            for rows, logits, half_norms in self.linear_terms(features):
-                np.subtract(logits, half_norms[:, np.newaxis], out=stacked[rows])
+            self.linear_terms(features, keep)
         return stacked
 
     def squared_distances(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -4,6 +4,8 @@ The small functions take exponents f_i(x) = −½ d²(x, μ_i), n × k, as `Tied
 `*_scores` functions take features of any length and hold one chunk at a time. Higher = more in-distribution.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -88,12 +90,15 @@ def gem_scores(
     """
     features = as_features(X)
     scores = np.empty(len(features))
-    for rows, logits, half_norms in gaussians.linear_terms(features):
+
+    def keep(rows: slice, logits: NDArray[Any], half_norms: NDArray[Any]) -> None:
         if nearest is not None:
             np.argmax(logits, axis=1, out=nearest[rows])
         if log_weights is not None:
             np.add(logits, log_weights, out=logits, casting="same_kind")
         np.subtract(log_sum_exp(logits, overwrite=True), half_norms, out=scores[rows])
+
+    gaussians.linear_terms(features, keep)
     return scores
 
 
@@ -107,10 +112,13 @@ def mahalanobis_scores(
     """
     features = as_features(X)
     scores = np.empty(len(features))
-    for rows, logits, half_norms in gaussians.linear_terms(features):
+
+    def keep(rows: slice, logits: NDArray[Any], half_norms: NDArray[Any]) -> None:
         if nearest is not None:
             np.argmax(logits, axis=1, out=nearest[rows])
         np.subtract(logits.max(axis=1), half_norms, out=scores[rows], dtype=np.float64)
+
+    gaussians.linear_terms(features, keep)
     scores *= 2.0
     return np.minimum(scores, 0.0, out=scores)
 

@@ -1,0 +1,68 @@
+"""Threads for long work: the rows are cut in as many parts as BLAS has threads, and BLAS gets one thread in each.
+
+So the steps between the products (subtracting, exponentials, sums) run in parallel too, and the threads meet once
+instead of at every product: on a busy machine each such meeting costs a turn of the scheduler.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["run_in_parts"]
+
+Result = TypeVar("Result")
+
+#: Below this many floating-point operations, starting threads costs more than it saves.
+MIN_OPERATIONS = 2e8
+
+_lock = threading.Lock()
+_limits: list[Any] = []  # the limit in force and one entry for each call that relies on it
+
+
+def run_in_parts(work: Callable[[slice], Result], n_rows: int, *, operations: float) -> list[Result]:
+    """Return the results of work on consecutive slices that cover the rows, in order.
+
+    Short work is one slice in the calling thread. If several slices fail, the error of the first is raised.
+    """
+    n_threads = _blas_threads() if operations >= MIN_OPERATIONS else 1
+    n_threads = min(n_threads, n_rows)
+    if n_threads <= 1:
+        return [work(slice(0, n_rows))]
+    bounds = [n_rows * part // n_threads for part in range(n_threads + 1)]
+    parts = [slice(start, stop) for start, stop in pairwise(bounds)]
+    with _one_blas_thread_each(), ThreadPoolExecutor(n_threads - 1) as pool:
+        others = [pool.submit(work, part) for part in parts[1:]]
+        return [work(parts[0]), *(other.result() for other in others)]
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _blas_threads() -> int:
+    if _limits:  # another thread of this process is at it: this call takes one core
+        return 1
+    return min((library.num_threads for library in _controller().lib_controllers), default=1)
+
+
+@contextmanager
+def _one_blas_thread_each() -> Iterator[None]:
+    # The limit is the process's: it is set by the first call and lifted by the last that overlap.
+    with _lock:
+        _limits.append(None if _limits else _controller().limit(limits=1))
+    try:
+        yield
+    finally:
+        with _lock:
+            if len(_limits) == 1:
+                _limits[0].restore_original_limits()
+                _limits.clear()
+            else:
+                _limits.pop()
