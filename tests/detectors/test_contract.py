@@ -72,6 +72,27 @@ def test_rows_are_read_from_whatever_holds_them(fitted, blobs, convert):
     np.testing.assert_allclose(other.score_samples(convert(blobs[2])), fitted.score_samples(blobs[2]), rtol=1e-9)
 
 
+class Tensor:
+    """What a torch CPU tensor that tracks gradients shows to NumPy."""
+
+    def __init__(self, array, *, tracks=True):
+        self._array, self._tracks = array, tracks
+
+    def detach(self):
+        return Tensor(self._array, tracks=False)
+
+    def __array__(self, dtype=None, copy=None):
+        if self._tracks:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        return np.asarray(self._array, dtype=dtype)
+
+
+def test_tensors_are_read_without_their_library(detector, blobs):
+    expected = clone(detector).fit(blobs[0], blobs[1]).score_samples(blobs[2])
+    detector.fit(Tensor(blobs[0]), Tensor(blobs[1]))
+    np.testing.assert_array_equal(detector.score_samples(Tensor(blobs[2])), expected)
+
+
 @pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 1e-4), (np.float16, 0.2)])
 def test_narrow_floats_give_nearly_the_same_scores(fitted, blobs, dtype, rtol):
     expected = fitted.score_samples(blobs[2].astype(dtype).astype(np.float64))
