@@ -77,6 +77,7 @@ class Tensor:
 
     def __init__(self, array, *, tracks=True):
         self._array, self._tracks = array, tracks
+        self.shape = array.shape
 
     def detach(self):
         return Tensor(self._array, tracks=False)
