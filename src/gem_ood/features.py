@@ -6,6 +6,7 @@ nothing here makes a second array of the caller's size.
 """
 
 from collections.abc import Iterator
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = [
     "as_scores",
     "chunks",
     "even_size",
+    "is_share",
     "refuse_non_finite",
     "rows_per_chunk",
     "unit_length",
@@ -96,7 +98,10 @@ def as_labels(labels: ArrayLike, n_rows: int, *, name: str = "labels") -> NDArra
     elif kind == "u" and array.itemsize == 8 and len(array) and array.max() > np.iinfo(np.int64).max:
         raise InputError(f"{name} holds {array.max()}, above 2**63 - 1; pass such labels as strings")
     elif kind == "S":
-        return np.char.decode(array, "utf-8")
+        try:
+            return np.char.decode(array, "utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{name} holds bytes that are not UTF-8 text ({error}); pass strings") from error
     elif kind not in "iubUT":
         raise InputError(f"{name} has dtype {array.dtype}; labels are whole numbers or strings")
     return array.astype(str) if kind in "UT" else array.astype(np.int64, copy=False)
@@ -148,6 +153,15 @@ def chunks(n_rows: int, size: int) -> Iterator[slice]:
     """
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
+
+
+def is_share(value: object) -> bool:
+    """Return whether this is a number, of whatever kind, from 0 to 1.
+
+    >>> is_share(0.5), is_share(True), is_share("0.5")
+    (True, False, False)
+    """
+    return not isinstance(value, bool) and isinstance(value, Real) and 0.0 <= float(value) <= 1.0
 
 
 def unit_length(rows: NDArray[Any]) -> NDArray[np.float64]:
@@ -223,6 +237,8 @@ def _labels_from_objects(array: NDArray[Any], name: str) -> NDArray[Any]:
     if all(issubclass(kind, str) for kind in kinds):
         return array.astype(str)
     if all(issubclass(kind, int | np.integer | np.bool_) for kind in kinds):
+        if any(not -(2**63) <= value < 2**63 for value in array):
+            raise InputError(f"{name} holds a whole number beyond 64 bits; pass such labels as strings")
         return array.astype(np.int64)
     if all(issubclass(kind, float | int | np.integer | np.floating) for kind in kinds):
         return array.astype(np.float64)

@@ -6,7 +6,7 @@ library can still read an earlier file and an earlier library refuses a later on
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,14 +31,16 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     The bytes are flushed to disk before the rename, so the name never stands for half a file.
     """
     target = Path(path)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
-    os.close(descriptor)
-    temporary = Path(name)
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; pass the path of a file in it")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"the folder {target.parent} does not exist; create it first")
+    temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
     try:
+        temporary.touch(exist_ok=False)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, _ordinary_mode())  # mkstemp makes files that only their owner can read
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -94,9 +96,3 @@ def _header(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
             f"reads formats up to {FORMAT_VERSION}: upgrade with pip install -U gem-ood"
         )
     return dict(header)
-
-
-def _ordinary_mode() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

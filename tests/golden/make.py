@@ -41,7 +41,7 @@ def detectors():
 
 def main():
     """Write the files of the current format."""
-    FOLDER.mkdir(exist_ok=True)
+    FOLDER.mkdir()  # files of a format are written once; a change of the format is a new version
     queries, _ = rows(2, 20)
     expected = {}
     for name, detector in detectors().items():

@@ -4,7 +4,8 @@ A subclass says how rows are scored (`_scores`), how they are explained (`_expla
 (`_learn`); calibration, verdicts, p-values, saving and the checks of input live here once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Self
 
@@ -21,6 +22,9 @@ from gem_ood.thresholds import Threshold, benjamini_hochberg, choose_threshold, 
 
 __all__ = ["Batches", "Detector"]
 
+#: Scores of logits are computed in float64, a few operations from the logits.
+LOGIT_ROUNDING = 1e-12
+
 Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
 
 
@@ -31,6 +35,7 @@ class Detector(OutlierMixin, BaseEstimator):
     tpr: float
     random_state: int | None
     n_features_in_: int
+    feature_names_in_: NDArray[Any]
     threshold_: Threshold
     calibration_scores_: NDArray[np.float64]
     offset_: float
@@ -69,22 +74,23 @@ class Detector(OutlierMixin, BaseEstimator):
         features = as_features(X, min_rows=2)
         labels = None if y is None else as_labels(y, len(features))
         classes = None if labels is None else np.unique(labels)
-        validate_data(self, X, reset=True, skip_check_array=True)
-        self.n_features_in_ = features.shape[1]
-        self._forget_calibration()
-        if self.calibration is None:
-            self._learn([(features, labels)], n_features=features.shape[1], classes=classes)
-            return self
-        split = HoldOut.draw(features, labels, share=self.calibration, random_state=self.random_state)
-        self._learn(split.kept(), n_features=features.shape[1], classes=classes)
-        return self.calibrate_scores(np.concatenate([self._scores(rows) for rows in split.held()]))
+        with self._all_or_nothing():
+            validate_data(self, X, reset=True, skip_check_array=True)
+            self.n_features_in_ = features.shape[1]
+            self._forget_calibration()
+            if self.calibration is None:
+                self._learn([(features, labels)], n_features=features.shape[1], classes=classes)
+                return self
+            split = HoldOut.draw(features, labels, share=self.calibration, random_state=self.random_state)
+            self._learn(split.kept(), n_features=features.shape[1], classes=classes)
+            return self.calibrate_scores(np.concatenate([self._scores(rows) for rows in split.held()]))
 
     def fit_batches(self, batches: Batches, *, classes: ArrayLike | None = None) -> Self:
         """Fit to rows that come in batches, never holding more than one.
 
         Args:
             batches: A re-iterable of (features, labels or None), such as a list or an opened feature file; some
-                options need a second pass over it.
+                options need a second pass over it. Column names are taken from its `feature_names`, if it has any.
             classes: All class names, where known; otherwise they are found on the way.
         """
         if self.calibration is not None:
@@ -97,11 +103,27 @@ class Detector(OutlierMixin, BaseEstimator):
         first = next(iter(batches), None)
         if first is None:
             raise InputError("batches is empty; pass at least one batch")
-        self.n_features_in_ = as_features(first[0]).shape[1]
-        self._forget_calibration()
-        names = None if classes is None else np.asarray(classes)
-        self._learn(batches, n_features=self.n_features_in_, classes=names)
+        with self._all_or_nothing():
+            self.n_features_in_ = as_features(first[0]).shape[1]
+            self.__dict__.pop("feature_names_in_", None)
+            columns = getattr(batches, "feature_names", None)
+            if columns is not None:
+                self.feature_names_in_ = np.array(columns, dtype=object)
+            self._forget_calibration()
+            names = None if classes is None else np.asarray(classes)
+            self._learn(batches, n_features=self.n_features_in_, classes=names)
         return self
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Put the detector back as it was if the block fails: what it learned is replaced, never changed in place."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     # Scores and verdicts
 
@@ -202,8 +224,19 @@ class Detector(OutlierMixin, BaseEstimator):
         confidence: float | None = None,
         method: str | None = None,
     ) -> Self:
-        """Set the threshold from scores that this detector gave to held-out rows, as `calibrate` does from rows."""
-        return self._set_threshold(np.sort(as_scores(scores)), tpr, confidence, method)
+        """Set the threshold from scores that this detector gave to held-out rows, as `calibrate` does from rows.
+
+        The scores are lowered by what rounding may change in a row's score when it comes in a batch of another size:
+        a row that ties with a calibration row must count as tied, or the guarantee would not hold for ties.
+        """
+        ordered = np.sort(as_scores(scores))
+        with np.errstate(invalid="ignore"):
+            lowered = ordered - self._slack(ordered)
+        return self._set_threshold(np.where(np.isinf(ordered), ordered, lowered), tpr, confidence, method)
+
+    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how far rounding may move each of these scores."""
+        return LOGIT_ROUNDING * np.abs(scores)
 
     def _set_threshold(
         self, ordered: NDArray[np.float64], tpr: float | None, confidence: float | None, method: Any

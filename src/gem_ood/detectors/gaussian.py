@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
+from sklearn.utils.validation import validate_data
 
 from gem_ood.detectors.base import Batches, Detector
 from gem_ood.detectors.packing import pack_gaussians, pack_statistics, unpack_gaussians, unpack_statistics
@@ -25,6 +26,10 @@ from gem_ood.gaussians import (
 from gem_ood.scores import gem_scores, mahalanobis_scores
 
 __all__ = ["GEM", "GaussianDetector", "Mahalanobis"]
+
+#: By how much the score of one row may differ between batches of different size, relative to the score or the rank.
+FLOAT32_ROUNDING = 2e-6
+FLOAT64_ROUNDING = 1e-9
 
 
 class GaussianDetector(Detector):
@@ -89,7 +94,7 @@ class GaussianDetector(Detector):
                 names = np.unique(as_labels(labels, len(as_features(X))))
             if accumulator is None:
                 accumulator = Accumulator(n_features=n_features, classes=names)
-            elif classes is None and names is not None:
+            elif classes is None and names is not None and accumulator.is_labelled:
                 accumulator.declare(names)
             accumulator.add(X, labels, prepare=prepare)
         if accumulator is None:
@@ -129,20 +134,31 @@ class GaussianDetector(Detector):
                 "fit_batches, or covariance='oas', which streams"
             )
         features = as_features(X)
-        if self._accumulator is None:
-            if self._statistics is not None:
-                self._accumulator = Accumulator.resume(self._statistics)
-            else:
-                names = classes
-                if names is None and y is not None:
-                    names = np.unique(as_labels(y, len(features)))
-                self._accumulator = Accumulator(n_features=features.shape[1], classes=names)
-        self._check_width(features, self._accumulator.n_features)
-        self._accumulator.add(features, y, prepare=unit_length if self.normalize else None)
-        self.n_features_in_ = features.shape[1]
-        self._statistics = self._gaussians = self._background = None
-        self._forget_calibration()
+        with self._all_or_nothing():
+            accumulator = self._opened(features, y, classes)
+            self._check_width(features, accumulator.n_features)
+            validate_data(self, X, reset="n_features_in_" not in self.__dict__, skip_check_array=True)
+            accumulator.add(features, y, prepare=unit_length if self.normalize else None)
+            self._accumulator, self.n_features_in_ = accumulator, features.shape[1]
+            self._statistics = self._gaussians = self._background = None
+            self._forget_calibration()
         return self
+
+    def _opened(self, features: NDArray[Any], y: ArrayLike | None, classes: ArrayLike | None) -> Accumulator:
+        """Return the accumulator to add a batch to: the one at work, one that resumes, or a new one."""
+        accumulator = self._accumulator
+        if accumulator is None and self._statistics is not None:
+            accumulator = Accumulator.resume(self._statistics)
+        if accumulator is None:
+            if classes is None and y is not None:
+                classes = np.unique(as_labels(y, len(features)))
+            return Accumulator(n_features=features.shape[1], classes=classes)
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), accumulator.classes):
+            raise InputError(
+                f"classes differs from the {len(accumulator.classes)} classes that this fit began with; "
+                f"declare all of them in the first call of partial_fit"
+            )
+        return accumulator
 
     def merge(self, other: Self) -> Self:
         """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
@@ -154,6 +170,11 @@ class GaussianDetector(Detector):
         joined._adopt(merge(self.statistics_, other.statistics_))
         joined._gaussians = joined.gaussians_
         return joined
+
+    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        scored_narrow = not self.normalize and self.gaussians_.working_dtype(np.float32) == np.float32
+        rounding = FLOAT32_ROUNDING if scored_narrow else FLOAT64_ROUNDING
+        return rounding * np.maximum(np.abs(scores), float(self.gaussians_.rank))
 
     def _class_names(self, n_features: int) -> NDArray[Any]:
         return self.gaussians_.classes

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
-from gem_ood.features import chunks, refuse_non_finite
+from gem_ood.features import chunks, is_share, refuse_non_finite
 
 __all__ = ["HoldOut"]
 
@@ -31,8 +32,10 @@ class HoldOut:
         cls, features: NDArray[Any], labels: NDArray[Any] | None, *, share: float, random_state: int | None
     ) -> "HoldOut":
         """Return a random split that holds back this share of the rows, at least one, and leaves at least two."""
-        if isinstance(share, bool) or not 0.0 < share < 1.0:
+        if not is_share(share) or share in (0.0, 1.0):
             raise InputError(f"calibration is {share!r}; pass a share between 0 and 1, such as 0.1, or None")
+        if not isinstance(random_state, Integral | None):
+            raise InputError(f"random_state is {random_state!r}; pass a whole number or None")
         n_held = int(np.ceil(share * len(features)))
         if len(features) - n_held < 2:
             raise InputError(
@@ -43,6 +46,8 @@ class HoldOut:
             refuse_non_finite(features[rows], first_row=rows.start)  # later the rows have other numbers
         is_held = np.zeros(len(features), dtype=bool)
         is_held[np.random.default_rng(random_state).permutation(len(features))[:n_held]] = True
+        if labels is not None:
+            is_held[_first_rows_of_lost_classes(labels, is_held)] = False
         return cls(features, labels, is_held)
 
     def kept(self) -> "_Kept":
@@ -55,6 +60,12 @@ class HoldOut:
             picked = self.is_held[rows]
             if picked.any():
                 yield self.features[rows][picked]
+
+
+def _first_rows_of_lost_classes(labels: NDArray[Any], is_held: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return one row of each class that would be held back whole: the fit must know every class."""
+    names, first = np.unique(labels, return_index=True)
+    return np.asarray(first[~np.isin(names, labels[~is_held])])
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,12 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
 from sklearn.utils import Tags
+from sklearn.utils.validation import validate_data
 
 from gem_ood.detectors.base import Batches, Detector
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.packing import class_names
-from gem_ood.errors import InputError
+from gem_ood.errors import InputError, NotFittedError
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.scores import check_temperature, energy, max_logit, msp, softmax
 
@@ -26,6 +28,7 @@ class LogitDetector(Detector):
     head: Head | None
     temperature: float = 1.0
     classes_: NDArray[Any]
+    _labels: set[Any]
 
     def _logit_scores(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         raise NotImplementedError
@@ -51,8 +54,44 @@ class LogitDetector(Detector):
             first_row += len(features)
             if labels is not None and classes is None:
                 found |= set(np.unique(as_labels(labels, len(features))).tolist())
-        # Labels name the logits only if there is one for each.
-        self.classes_ = np.array(sorted(found)) if len(found) == n_classes else np.arange(n_classes)
+        self._name_logits(found, n_classes)
+
+    def _name_logits(self, names: set[Any], n_classes: int) -> None:
+        """Labels name the logits only if there is one for each."""
+        self._labels = names
+        self.classes_ = np.array(sorted(names)) if len(names) == n_classes else np.arange(n_classes)
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
+        """Take the class names of one more batch; there is nothing else to learn. The threshold is forgotten."""
+        self._check_options()
+        seen = self._labels if "classes_" in self.__dict__ else set()
+        with self._all_or_nothing():
+            is_first = "n_features_in_" not in self.__dict__
+            features = as_features(X) if is_first else self._checked(X)
+            validate_data(self, X, reset=is_first, skip_check_array=True)
+            self.n_features_in_ = features.shape[1]
+            names = None if classes is None else np.unique(np.asarray(classes))
+            self._learn([(features, y)], n_features=self.n_features_in_, classes=names)
+            self._name_logits(self._labels | seen, len(self.classes_))
+            self._forget_calibration()
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Return a new, uncalibrated detector that knows the class names of both."""
+        if type(other) is not type(self):
+            raise InputError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}; merge equal kinds")
+        for part in (self, other):
+            if "n_features_in_" not in part.__dict__:
+                raise NotFittedError(f"this {type(part).__name__} is not fitted yet; call fit(features, labels) first")
+        if other.n_features_in_ != self.n_features_in_:
+            raise InputError(
+                f"one fit has {self.n_features_in_} features and the other {other.n_features_in_}; merge fits of equal "
+                f"features"
+            )
+        joined: Self = clone(self)
+        joined.n_features_in_ = self.n_features_in_
+        joined._name_logits(self._labels | other._labels, len(self.classes_))
+        return joined
 
     def _require_fit(self) -> None:
         """Nothing is learned, so nothing is missing."""
@@ -60,6 +99,7 @@ class LogitDetector(Detector):
     def _checked(self, X: ArrayLike) -> NDArray[Any]:
         if "n_features_in_" in self.__dict__:
             return super()._checked(X)
+        self._check_options()
         features = as_features(X)
         if self.head is not None and features.shape[1] != self.head.n_features:
             raise InputError(
@@ -97,10 +137,13 @@ class LogitDetector(Detector):
         return softmax(self._logits(features)), None
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        return {}, {"classes": self.classes_.tolist()}
+        return {}, {"classes": self.classes_.tolist(), "labels": sorted(self._labels)}
 
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         self.classes_ = class_names(values["classes"])
+        if self.head is not None:
+            self.n_features_in_ = self.head.n_features
+        self._labels = set(values["labels"])
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -32,6 +32,7 @@ def pack_statistics(statistics: Statistics) -> tuple[Tensors, Values]:
         "classes": statistics.classes.tolist(),
         "resolution": statistics.resolution,
         "fourth_moment": statistics.fourth_moment,
+        "is_labelled": statistics.is_labelled,
     }
     return tensors, values
 
@@ -48,6 +49,7 @@ def unpack_statistics(tensors: Tensors, values: Values) -> Statistics:
         scatter=take(tensors, "statistics.scatter", (dimension, dimension)),
         resolution=float(values["resolution"]),
         fourth_moment=None if values["fourth_moment"] is None else float(values["fourth_moment"]),
+        is_labelled=bool(values["is_labelled"]),
     )
 
 

@@ -61,25 +61,40 @@ def load(path: str | PathLike[str]) -> Detector:
 def _rebuild(tensors: dict[str, NDArray[Any]], header: dict[str, Any]) -> Detector:
     options = {name: _unpack_option(name, value, tensors) for name, value in header["options"].items()}
     detector = detector_class(header["detector"])(**options)
+    detector._check_options()
     detector._restore(tensors, header["state"])
-    detector.n_features_in_ = int(header["n_features"])
+    n_features = int(header["n_features"])
+    if getattr(detector, "n_features_in_", n_features) != n_features:
+        raise FileFormatError(
+            "the header and the arrays disagree about the number of features; save the detector again"
+        )
+    detector.n_features_in_ = n_features
     if header["feature_names"]:
         detector.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     if header["threshold"] is not None:
         threshold = Threshold(**header["threshold"])
         scores = tensors.get("calibration.scores")
-        if scores is None or scores.ndim != 1 or scores.dtype != np.float64 or np.isnan(scores).any():
+        if scores is None or not _fits(threshold, scores):
             raise FileFormatError("the calibration scores are missing or damaged; calibrate and save again")
         detector.calibration_scores_ = scores
         detector.threshold_, detector.offset_ = threshold, threshold.value
     return detector
 
 
+def _fits(threshold: Threshold, scores: NDArray[Any]) -> bool:
+    if scores.shape != (threshold.n_rows,) or scores.dtype != np.float64 or np.isnan(scores).any():
+        return False
+    is_sorted = bool((scores[1:] >= scores[:-1]).all())
+    return is_sorted and 1 <= threshold.order <= len(scores) and threshold.value == scores[threshold.order - 1]
+
+
 def _pack_option(name: str, value: Any, tensors: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, Head):
         tensors[f"option.{name}.weight"], tensors[f"option.{name}.bias"] = value.weight, value.bias
         return {"head": True}
-    if isinstance(value, np.generic):
+    if isinstance(value, np.floating):
+        value = float(str(value))  # 0.95 in float32 means 0.95, not its expansion
+    elif isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -20,6 +20,7 @@ _NUMBER = {np.dtype(np.float32): ctypes.c_float, np.dtype(np.float64): ctypes.c_
 
 def add_rank_update(rows: NDArray[np.float64], scatter: NDArray[np.float64]) -> None:
     """Add rowsᵀ rows to the lower triangle of a Fortran-ordered scatter; rows are in C order."""
+    _check(scatter, scatter.T, rows.dtype)
     n, m = rows.shape
     one = ctypes.c_double(1.0)
     size = ctypes.c_int(m)
@@ -30,6 +31,7 @@ def add_rank_update(rows: NDArray[np.float64], scatter: NDArray[np.float64]) -> 
 
 def whiten_triangular(whitener: NDArray[Any], rows: NDArray[Any]) -> None:
     """Replace rows (C order) by rows @ whitener, which is upper triangular and in Fortran order."""
+    _check(rows, rows, whitener.dtype)
     n, m = rows.shape
     one, size = _NUMBER[rows.dtype](1.0), ctypes.c_int(m)
     _routine("trmm", rows.dtype)(
@@ -49,6 +51,7 @@ def add_product(means: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> N
 
 def _gemm(matrix: NDArray[Any], rows: NDArray[Any], out: NDArray[Any], *, beta: float) -> None:
     """Write rows @ matrix + beta·out to out: in Fortran's eyes outᵀ = matrixᵀ rowsᵀ."""
+    _check(out, out, rows.dtype)
     (n, m), k = rows.shape, matrix.shape[1]
     number = _NUMBER[rows.dtype]
     width, classes = ctypes.c_int(m), ctypes.c_int(k)
@@ -69,6 +72,12 @@ def _routine(name: str, dtype: np.dtype[Any]) -> Callable[..., None]:
     signature = get_name(capsule)
     arguments = [ctypes.c_void_p] * (signature.count(b",") + 1)
     return ctypes.CFUNCTYPE(None, *arguments)(get_pointer(capsule, signature))
+
+
+def _check(written: NDArray[Any], in_c_order: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Raise before a routine writes where it must not: it would not notice itself."""
+    if not written.flags.writeable or not in_c_order.flags.c_contiguous or written.dtype != dtype:
+        raise ValueError("BLAS can only write to a writeable contiguous array of the type of its input")
 
 
 def _int(value: int) -> Any:

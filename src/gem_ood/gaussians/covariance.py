@@ -16,6 +16,7 @@ from scipy.linalg import LinAlgError, cholesky, eigh
 from scipy.linalg.lapack import dtrtri
 
 from gem_ood.errors import InputError, RankWarning
+from gem_ood.features import is_share
 from gem_ood.gaussians.statistics import Statistics
 
 __all__ = ["CovariancePolicy", "Factor", "check_policy", "factorize", "tied_covariance"]
@@ -171,9 +172,9 @@ def check_policy(policy: CovariancePolicy) -> None:
 
     >>> check_policy(0.1)
     """
-    if policy in ("empirical", "oas", "ledoit-wolf"):
+    if isinstance(policy, str) and policy in ("empirical", "oas", "ledoit-wolf"):
         return
-    if not isinstance(policy, float | int) or isinstance(policy, bool) or not 0.0 <= policy <= 1.0:
+    if not is_share(policy):
         raise InputError(
             f"covariance is {policy!r}; pass 'empirical', 'ledoit-wolf', 'oas', or a shrinkage share between 0 and 1"
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.features import chunks, even_size, refuse_non_finite, rows_per_chunk
+from gem_ood.features import CHUNK_BYTES, chunks, even_size, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.blas import add_product, product, whiten_triangular
 from gem_ood.gaussians.parallel import run_in_parts
 
@@ -25,13 +25,14 @@ Consumer = Callable[[slice, NDArray[Any], NDArray[Any]], None]
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Centre, whitener and whitened means in one working precision."""
+    """Centre, whitener and whitened means in one working precision, and as they were before rounding to it."""
 
     centre: NDArray[Any]
     whitener: NDArray[Any]
     whitened_means: NDArray[Any]
     bias: NDArray[Any]
     is_triangular: bool
+    exact: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
     @classmethod
     def of(
@@ -48,6 +49,7 @@ class Kernel:
             whitened_means=np.ascontiguousarray(whitened_means, dtype=dtype),
             bias=(-0.5 * np.sum(whitened_means**2, axis=1)).astype(dtype),
             is_triangular=whitener.shape[0] == whitener.shape[1] and not np.tril(whitener, -1).any(),
+            exact=(centre, whitener, whitened_means),
         )
 
     def run(self, features: NDArray[Any], consume: Consumer) -> None:
@@ -57,7 +59,12 @@ class Kernel:
         """
         n_classes, m = len(self.whitened_means), features.shape[1]
         operations = float(len(features)) * m * (m + 2 * n_classes)
-        run_in_parts(lambda part: self._run_part(features, part, consume), len(features), operations=operations)
+        run_in_parts(
+            lambda part: self._run_part(features, part, consume),
+            len(features),
+            operations=operations,
+            bytes_per_part=CHUNK_BYTES,
+        )
 
     def _run_part(self, features: NDArray[Any], part: slice, consume: Consumer) -> None:
         dtype = self.centre.dtype
@@ -99,12 +106,7 @@ class Kernel:
 
     def _in_float64(self, chunk: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Recompute finite rows whose squares overflowed; what overflows float64 too is infinitely far."""
-        wide = Kernel.of(
-            self.centre.astype(np.float64),
-            self.whitener.astype(np.float64),
-            self.whitened_means.astype(np.float64),
-            np.dtype(np.float64),
-        )
+        wide = Kernel.of(*self.exact, np.dtype(np.float64))
         logits = np.empty((len(chunk), len(self.bias)))
         half_norms = wide._fill(chunk, np.empty(chunk.shape), logits)
         far = ~np.isfinite(half_norms)

@@ -21,17 +21,23 @@ Result = TypeVar("Result")
 #: Below this many floating-point operations, starting threads costs more than it saves.
 MIN_OPERATIONS = 2e8
 
+#: All parts of one call together hold no more than this many bytes of working memory, unless one alone does.
+LARGEST_MEMORY = 48 << 20
+
 _lock = threading.Lock()
 _limits: list[Any] = []  # the limit in force and one entry for each call that relies on it
 
 
-def run_in_parts(work: Callable[[slice], Result], n_rows: int, *, operations: float) -> list[Result]:
+def run_in_parts(
+    work: Callable[[slice], Result], n_rows: int, *, operations: float, bytes_per_part: int = 0
+) -> list[Result]:
     """Return the results of work on consecutive slices that cover the rows, in order.
 
-    Short work is one slice in the calling thread. If several slices fail, the error of the first is raised.
+    Short work is one slice in the calling thread, and there are never more slices than their memory allows. If several
+    slices fail, the error of the first is raised.
     """
     n_threads = _blas_threads() if operations >= MIN_OPERATIONS else 1
-    n_threads = min(n_threads, n_rows)
+    n_threads = min(n_threads, n_rows, max(1, LARGEST_MEMORY // max(1, bytes_per_part)))
     if n_threads <= 1:
         return [work(slice(0, n_rows))]
     bounds = [n_rows * part // n_threads for part in range(n_threads + 1)]

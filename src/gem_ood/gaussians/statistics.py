@@ -44,6 +44,7 @@ class Statistics:
         scatter: Sum over all rows of (x − μ_class)(x − μ_class)ᵀ.
         resolution: The coarsest relative rounding step of the rows seen, 2⁻²³ for float32.
         fourth_moment: Sum over rows of ‖x − μ_class‖⁴ where a second pass computed it, else None.
+        is_labelled: Whether the rows came with labels; without, they are one class named 0.
 
     >>> statistics = collect([[0.0], [2.0], [5.0]], ["a", "a", "b"])
     >>> statistics.means.ravel(), statistics.scatter
@@ -56,6 +57,7 @@ class Statistics:
     scatter: NDArray[np.float64]
     resolution: float
     fourth_moment: float | None = None
+    is_labelled: bool = True
 
     @property
     def n_rows(self) -> int:
@@ -82,6 +84,7 @@ class Statistics:
             means=mean[np.newaxis],
             scatter=self.scatter + offsets.T @ offsets,
             resolution=self.resolution,
+            is_labelled=False,
         )
 
 
@@ -97,6 +100,7 @@ class Accumulator:
 
     def __init__(self, *, n_features: int, classes: ArrayLike | None = None) -> None:
         self.classes = _class_names(classes)
+        self.is_labelled = classes is not None
         n_classes = len(self.classes)
         self.n_features = n_features
         self._resolution = 0.0
@@ -109,6 +113,7 @@ class Accumulator:
     def resume(cls, statistics: Statistics) -> "Accumulator":
         """Return an accumulator that goes on where these statistics stopped."""
         accumulator = cls(n_features=statistics.n_features, classes=statistics.classes)
+        accumulator.is_labelled = statistics.is_labelled
         accumulator._resolution = statistics.resolution
         accumulator._counts = statistics.counts.copy()
         accumulator._shifts = statistics.means.copy()
@@ -123,7 +128,9 @@ class Accumulator:
                 f"features has {features.shape[1]} columns but earlier batches had {self.n_features}; "
                 f"pass the same features in every batch"
             )
+        _refuse_mixed(self.is_labelled, labels is not None)
         codes = encode(labels, self.classes, len(features))
+        self._own_arrays()
         self._place_shifts(features, codes, prepare)
         size = max(MIN_ROWS_PER_UPDATE, rows_per_chunk(self.n_features))
         is_one_chunk = len(features) <= size
@@ -135,8 +142,16 @@ class Accumulator:
             ), scatter
 
         operations = 0.0 if is_one_chunk else float(len(features)) * self.n_features**2
+        parts = run_in_parts(
+            add_part,
+            len(features),
+            operations=operations,
+            bytes_per_part=8 * self.n_features * (self.n_features + size),
+        )
         # Nothing is kept unless every part is good, so a refused batch leaves no trace.
-        for present, sums, scatter in run_in_parts(add_part, len(features), operations=operations):
+        for _, _, scatter in parts:
+            _refuse_overflow(np.diag(scatter))
+        for present, sums, scatter in parts:
             self._sums[present] += sums
             if scatter is not self._scatter:
                 self._scatter += scatter
@@ -156,6 +171,13 @@ class Accumulator:
             new[places] = old
             setattr(self, name, new)
         self.classes = joined
+
+    def _own_arrays(self) -> None:
+        """Copy what another process shares with us read-only, as joblib's workers do."""
+        for name in ("_counts", "_shifts", "_sums", "_scatter"):
+            array = getattr(self, name)
+            if not array.flags.writeable:
+                setattr(self, name, array.copy(order="K"))
 
     def _place_shifts(self, features: NDArray[Any], codes: NDArray[np.intp], prepare: Prepare | None) -> None:
         """Let the first row of every class without rows be its provisional mean."""
@@ -195,6 +217,9 @@ class Accumulator:
             if not np.isfinite(sums).all():  # one NaN or infinity anywhere in the chunk reaches the sums
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
             total += sums
+            if scatter is self._scatter:  # what is added here stays: it must be right before it is
+                with np.errstate(over="ignore"):
+                    _refuse_overflow(np.einsum("ij,ij->j", centred, centred))
             add_rank_update(centred, scatter)
         return present, total
 
@@ -205,14 +230,14 @@ class Accumulator:
         lower = dsyrk(-1.0, scaled.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=False)
         scatter = lower + lower.T  # the upper triangle is never written to, so only the diagonal counts twice
         scatter.flat[:: self.n_features + 1] /= 2.0
-        if not np.isfinite(scatter).all():
-            raise InputError("features are so large that their squares overflow float64; rescale the features")
+        _refuse_overflow(scatter)
         return Statistics(
             classes=self.classes,
             counts=self._counts.copy(),
-            means=self._shifts + self._sums / counts,
+            means=np.where(self._counts[:, np.newaxis] > 0, self._shifts + self._sums / counts, 0.0),
             scatter=scatter,
             resolution=self._resolution,
+            is_labelled=self.is_labelled,
         )
 
 
@@ -247,6 +272,7 @@ def merge(first: Statistics, second: Statistics) -> Statistics:
         raise InputError(
             f"one fit has {first.n_features} features and the other {second.n_features}; merge fits of equal features"
         )
+    _refuse_mixed(first.is_labelled, second.is_labelled)
     if first.classes.dtype.kind != second.classes.dtype.kind:
         raise InputError("one fit has whole-number labels and the other strings; use one kind of label")
     classes = np.union1d(first.classes, second.classes)
@@ -267,6 +293,7 @@ def merge(first: Statistics, second: Statistics) -> Statistics:
         means=means[0] + difference * share,
         scatter=first.scatter + second.scatter + offsets.T @ offsets,
         resolution=max(first.resolution, second.resolution),
+        is_labelled=first.is_labelled,
     )
 
 
@@ -284,6 +311,7 @@ def fourth_moment(
     total = 0.0
     for X, labels in batches:
         features = as_features(X)
+        _refuse_mixed(statistics.is_labelled, labels is not None)
         codes = encode(labels, statistics.classes, len(features))
         for rows in chunks(len(features), rows_per_chunk(statistics.n_features)):
             chunk = features[rows] if prepare is None else prepare(features[rows])
@@ -293,10 +321,11 @@ def fourth_moment(
 
 
 def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> NDArray[np.intp]:
-    """Return the place of each row's label among the sorted classes; a label outside them is an error."""
+    """Return the place of each row's label among the sorted classes; a label outside them is an error.
+
+    Rows without labels are all of the first class.
+    """
     if labels is None:
-        if len(classes) != 1:
-            raise InputError(f"this fit has {len(classes)} classes but the batch came without labels; pass its labels")
         return np.zeros(n_rows, dtype=np.intp)
     values = as_labels(labels, n_rows)
     if n_rows == 0:
@@ -315,6 +344,18 @@ def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> NDAr
             f"declare every class in the first call: partial_fit(X, y, classes=[...])"
         )
     return codes
+
+
+def _refuse_mixed(is_labelled: bool, is_next_labelled: bool) -> None:
+    if is_labelled and not is_next_labelled:
+        raise InputError("this fit has labels but these rows came without labels; pass their labels")
+    if is_next_labelled and not is_labelled:
+        raise InputError("this fit is without labels but these rows came with labels; leave the labels out everywhere")
+
+
+def _refuse_overflow(sums_of_squares: NDArray[np.float64]) -> None:
+    if not np.isfinite(sums_of_squares).all():
+        raise InputError("features are so large that their squares overflow float64; rescale the features")
 
 
 def _kind(labels: NDArray[Any]) -> str:

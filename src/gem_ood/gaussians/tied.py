@@ -24,6 +24,15 @@ Priors = str | ArrayLike
 #: Scores keep this relative accuracy in float32, or float64 is used instead.
 FLOAT32_ERROR_LIMIT = 1e-6
 
+#: Weights given in float32 sum to one no better than this.
+PRIORS_TOLERANCE = 1e-6
+
+#: In fewer dimensions a distance can be so near to zero that no relative accuracy is left in float32.
+SMALLEST_FLOAT32_RANK = 32
+
+#: Parameters within these bounds keep clear of float32's own, about 1e-38 and 1e38, in every product.
+FLOAT32_RANGE = (1e-15, 1e15)
+
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
@@ -165,6 +174,9 @@ class TiedGaussians:
         seen over dimensions 8 to 512, condition numbers 1 to 1e6 and class distances 0.3 to 100.
         """
         spread = np.sqrt(np.diag(self.covariance) + np.max((self.class_means - self.centre) ** 2, axis=0))
+        largest = float(np.abs(self.factor.whitener).max())
+        if not FLOAT32_RANGE[0] < largest < FLOAT32_RANGE[1]:
+            return np.inf
         amplification = float(np.linalg.norm(self.factor.whitener * spread[:, np.newaxis]))
         reach = float(np.max(np.sum(self.whitened_means**2, axis=1))) / self.rank
         epsilon = float(np.finfo(np.float32).eps) / 2.0
@@ -172,7 +184,7 @@ class TiedGaussians:
 
     def working_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the precision in which rows of this type are scored."""
-        narrow = np.dtype(dtype) in (np.float16, np.float32)
+        narrow = np.dtype(dtype) in (np.float16, np.float32) and self.rank >= SMALLEST_FLOAT32_RANK
         return np.dtype(np.float32 if narrow and self.float32_error <= FLOAT32_ERROR_LIMIT else np.float64)
 
     @cached_property
@@ -295,12 +307,12 @@ def _checked_priors(priors: ArrayLike, n_classes: int) -> NDArray[np.float64]:
         raise InputError(
             f"priors has shape {weights.shape} but there are {n_classes} classes; pass one weight per class"
         )
-    if not np.isfinite(weights).all() or (weights < 0.0).any() or abs(weights.sum() - 1.0) > 1e-8:
+    if not np.isfinite(weights).all() or (weights < 0.0).any() or abs(weights.sum() - 1.0) > PRIORS_TOLERANCE:
         raise InputError(
             f"priors must be weights of at least 0 that sum to 1, but they sum to {weights.sum():.6g} and the smallest "
             f"is {weights.min():.6g}; divide counts by their sum"
         )
-    return weights
+    return np.asarray(weights / weights.sum())
 
 
 def _refuse_asymmetric(matrix: NDArray[np.float64]) -> None:

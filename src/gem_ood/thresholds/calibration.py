@@ -6,6 +6,7 @@ is known about the share of new in-distribution rows that the threshold keeps (t
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
@@ -245,4 +246,5 @@ def _order_statistic(scores: NDArray[np.float64], order: int, assume_sorted: boo
 
 
 def _percent(share: float) -> str:
-    return f"{float(100 * Fraction(str(share))):g}%"
+    # As many digits as were asked: rounding 0.99999999 to 100 % would promise more than is kept.
+    return f"{(100 * Decimal(str(share))).normalize():f}%"
