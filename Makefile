@@ -25,7 +25,7 @@ lint: $(VENV)/.lint
 	$(VENV)/bin/lint-imports
 
 docs: $(VENV)/.docs
-	$(VENV)/bin/mkdocs build --strict --quiet --site-dir build/site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir build/site
 
 bench: $(BENCH_VENV)/.ready
 	$(BENCH_VENV)/bin/python benchmarks/run.py $(BENCH_FLAGS)

@@ -174,11 +174,12 @@ def _ood_sets(
 ) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]]:
     shuffled = generator.permuted(test, axis=1)
     noisy = np.clip(test + generator.normal(scale=0.5, size=test.shape), 0.0, 1.0)
-    sets = {"unseen digits": unseen, "negatives": 1.0 - test, "shuffled pixels": shuffled, "noise": noisy}
+    corrupted = {"negatives": 1.0 - test, "shuffled pixels": shuffled, "noise": noisy}
     try:
-        return {"unseen digits": sets.pop("unseen digits"), "photographs": _patches(generator), **sets}, ()
+        return {"unseen digits": unseen, "photographs": _patches(generator), **corrupted}, ()
     except ImportError:
-        return sets, ('photographs are left out: their decoder is not installed; pip install "gem-ood[data]"',)
+        note = 'photographs are left out: their decoder is not installed; pip install "gem-ood[data]"'
+        return {"unseen digits": unseen, **corrupted}, (note,)
 
 
 def _patches(generator: np.random.Generator) -> NDArray[np.float64]:

@@ -146,7 +146,7 @@ def archive(**arrays: Any) -> Callable[[Path], None]:
 
 nan_far_down = FEATURES.copy()
 nan_far_down[150, 2] = np.nan
-UNFIT = {
+UNFIT: dict[str, Any] = {
     "nan": ("x.npz", archive(features=nan_far_down), {}, "x.npz: features row 150, column 2 is NaN"),
     "nan in parquet": ("x.parquet", table(a=nan_far_down[:, 2]), {}, "features row 150, column 0 is NaN"),
     "null": ("x.parquet", table(a=[1.0] * 99 + [None]), {}, "x.parquet: row 99, column 'a' is missing"),
@@ -190,6 +190,35 @@ UNFIT = {
     "csv infinity": ("x.csv", text("a\n1\ninf\n"), {}, "features row 1, column 0 is infinity"),
     "csv without rows": ("x.csv", text("a,b\n"), {}, "holds no rows|no numeric column"),
     "csv without header": ("x.csv", text("0.5,1.5\n2,3\n"), {}, "its first line must name the columns"),
+    "csv without header, whole": ("x.csv", text("1,2\n2,3\n"), {}, r"begins with numbers \(1, 2\) .*must name the"),
+    "csv without header, mixed": (
+        "x.csv",
+        text("0.5,1,0.5,2\n2,3,4,5\n"),
+        {},
+        r"begins with numbers \(0.5, 1, 0.5, \.\.\.\)",
+    ),
+    "csv with semicolons": ("x.csv", text("a;b\n1;2\n"), {}, "seems to be separated by semicolons .* by commas"),
+    "csv with decimal commas": ("x.csv", text("a;b\n1,5;2,5\n"), {}, "seems to be separated by semicolons"),
+    "csv with tabs": ("x.csv", text("a\tb\n1\t2\n"), {}, "seems to be separated by tabs"),
+    "csv label as a feature": ("x.csv", text("a,y\n1,2\n"), {"features": "a,y"}, "'y' would be both a feature and"),
+    "parquet label as a feature": (
+        "x.parquet",
+        table(a=[1.0], b=[1]),
+        {"features": ["a", "b"], "labels": "b"},
+        "column 'b' would be both a feature and the labels; leave it out of features",
+    ),
+    "fitted column missing": (
+        "x.csv",
+        text("b,id,d\n1,2,3\n"),
+        {"fitted_names": ["a", "b", "c"]},
+        "x.csv has no columns 'a', 'c', but the detector was fitted on 'a', 'b', 'c'; it has 'b', 'id', 'd': rename",
+    ),
+    "fitted column of words": (
+        "x.csv",
+        text("a,b\n1,oops\n"),
+        {"fitted_names": ["a", "b"]},
+        "column 'b' holds string, not numbers",
+    ),
     "csv with an index": ("x.csv", text(",a\n0,1.5\n1,3\n"), {}, "a column without a name, perhaps a saved row index"),
     "csv same name": ("x.csv", text("a,a\n0,1.5\n"), {}, "two columns of one name"),
     "csv words": ("x.csv", text("a,b\n0,cat\n"), {"features": "a,b"}, "column 'b' holds string, not numbers"),
@@ -209,6 +238,27 @@ def test_rows_that_do_not_fit_are_one_clear_error(case: str, tmp_path: Path, mon
     with pytest.raises(InputError, match=message) as caught:
         read_all(tmp_path / name, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["é,b\n1,2\n", "a,label\n1,é\n"])
+def test_a_csv_in_latin_1_is_refused_with_the_remedy(content: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(content.encode("latin-1"))
+    with pytest.raises(FileFormatError, match=r"x.csv is not text in UTF-8 .*; save it as UTF-8"):
+        read_all(tmp_path / "x.csv")
+
+
+def test_columns_left_out_because_of_a_bad_cell_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b,label\n1,2,cat\n3,oops,dog\n")
+    with pytest.warns(UserWarning, match=r"x.csv: left out of the features, as not every value is a number: 'b'; mend"):
+        file = open_features(tmp_path / "x.csv")
+    assert (file.feature_names, file.left_out) == (("a",), ("b",))
+    asked = open_features(tmp_path / "x.csv", features="a")  # a choice deserves no warning
+    assert asked.left_out == ()
+
+
+def test_columns_named_by_their_place_are_a_header(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("0,1,2\n1.5,2.5,3.5\n")
+    assert [len(features) for features, _ in open_features(tmp_path / "x.csv")] == [1]
 
 
 def test_a_tensor_type_that_numpy_has_not_is_refused(tmp_path: Path) -> None:

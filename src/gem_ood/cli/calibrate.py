@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gem_ood.cli.console import print_json, print_text
-from gem_ood.cli.options import DetectorPath, Features, Json, Labels, Rows, Tpr, open_rows
+from gem_ood.cli.options import DetectorPath, Features, Json, Labels, Rows, Tpr, load_detector, open_rows
 from gem_ood.cli.progress import RowProgress
 
 __all__ = ["calibrate"]
@@ -30,13 +30,13 @@ def calibrate(
 
     Example: gem-ood calibrate detector.safetensors held_out.npz --tpr 0.95
     """
-    from gem_ood import load
-    from gem_ood.files import calibrate_on_file, refuse_unwritable
+    from gem_ood.files import calibrate_on_file, refuse_overwriting, refuse_unwritable
 
+    fitted = load_detector(detector)
     target = detector if out is None else out
     refuse_unwritable(target, (".safetensors",))
-    fitted = load(detector)
-    rows = open_rows(file, features, labels)
+    refuse_overwriting(target, file)
+    rows = open_rows(file, features, labels, fitted)
     with RowProgress() as progress:
         watched = rows.watched(progress.watch(rows.path.name, rows.n_rows))
         threshold = calibrate_on_file(fitted, watched, tpr=tpr, confidence=confidence).threshold_

@@ -17,7 +17,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to save the guarded classifier's detector.", dir_okay=False)] = Path(
         "gem-ood-demo.safetensors"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of the splits, the classifier and the corruptions.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the splits, the classifier and the corruptions.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Train a small classifier on digits, guard it with every detector, and show it inputs it was never trained for.
@@ -25,7 +25,9 @@ def demo(
     Example: gem-ood demo
     """
     from gem_ood.demonstration import run
+    from gem_ood.files import refuse_unwritable
 
+    refuse_unwritable(out, (".safetensors",))
     result = run(path=out, seed=seed)
     if as_json:
         print_json(result.as_dict())

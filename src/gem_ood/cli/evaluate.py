@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
-from gem_ood.cli.options import Features, Json, Labels, open_rows
+from gem_ood.cli.options import Features, Json, Labels, load_detector, open_rows
 from gem_ood.cli.progress import RowProgress
 
 __all__ = ["evaluate"]
@@ -32,15 +32,14 @@ def evaluate(
 
     Example: gem-ood evaluate gem.safetensors msp.safetensors --id test.npz --ood noise=noise.npz
     """
-    from gem_ood import load
     from gem_ood.files import compare_detectors
 
     ood_paths = _named_files(ood)
-    loaded = {name: load(path) for name, path in _named_detectors(detectors).items()}
+    loaded = {name: load_detector(path) for name, path in _named_detectors(detectors).items()}
     with RowProgress() as progress:
 
         def opened(path: Path, name: str, with_labels: bool) -> Any:
-            rows = open_rows(path, features, labels, with_labels=with_labels)
+            rows = open_rows(path, features, labels, *loaded.values(), with_labels=with_labels)
             return rows.watched(progress.watch(name, rows.n_rows))
 
         comparison = compare_detectors(

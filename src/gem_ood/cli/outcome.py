@@ -1,6 +1,7 @@
 """How a command ends: an exit code, and one line on stderr for what went wrong or deserves a warning."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,16 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 #: The reader of a pipe went away; the same code as typer's own.
 EXIT_BROKEN_PIPE = 1
+
+#: How the library's messages name arguments, and the options that set these here.
+_OPTION_NAMES = {
+    r"has no option '(\w+)'; it takes .*": r"has no option --\1; leave it out",
+    r"\brelative=True\b": "--relative",
+    r"\b(with|out of) (features|labels)\b": r"\1 --\2",
+    r"^features names a column": "--features names a column",
+    r"pass fitted_names to open_features .*": "evaluate it on its own, or list the columns with --features",
+    r"naming them or the labels if need be": "naming them with --features if need be",
+}
 
 
 class OneLineGroup(TyperGroup):
@@ -71,6 +82,12 @@ def _bad_input(error: Exception) -> str | None:
         message = reason if error.filename is None else f"{error.filename}: {reason}"
     else:
         return None
+    return _in_option_names(message)
+
+
+def _in_option_names(message: str) -> str:
+    for words, option in _OPTION_NAMES.items():
+        message = re.sub(words, option, message)
     return " ".join(message.split())
 
 
@@ -79,7 +96,7 @@ def _warnings_as_lines() -> Iterator[None]:
     shown: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        text = " ".join(str(message).split())
+        text = _in_option_names(str(message))
         if text not in shown:
             shown.add(text)
             typer.echo(f"gem-ood: warning: {text}", err=True)

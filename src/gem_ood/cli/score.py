@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
-from gem_ood.cli.options import DetectorPath, Features, Json, Labels, Rows, open_rows
+from gem_ood.cli.options import DetectorPath, Features, Json, Labels, Rows, load_detector, open_rows
 from gem_ood.cli.progress import RowProgress
 
 __all__ = ["score"]
@@ -33,14 +33,13 @@ def score(
 
     Example: gem-ood score detector.safetensors new.parquet --out scores.csv
     """
-    from gem_ood import load
-    from gem_ood.files import refuse_unwritable, score_file, write_columns
+    from gem_ood.files import refuse_overwriting, refuse_unwritable, score_file, write_columns
 
     if out is not None:
         refuse_unwritable(out)
-        _refuse_overwriting_input(out, detector, file)
-    fitted = load(detector)
-    rows = open_rows(file, features, labels)
+        refuse_overwriting(out, detector, file)
+    fitted = load_detector(detector)
+    rows = open_rows(file, features, labels, fitted)
     summary = _Summary()
     with RowProgress() as progress:
         watched = rows.watched(progress.watch(rows.path.name, rows.n_rows))
@@ -115,11 +114,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _refuse_overwriting_input(out: Path, *inputs: Path) -> None:
-    from gem_ood.errors import InputError
-
-    for path in inputs:
-        if out.exists() and path.exists() and out.samefile(path):
-            raise InputError(f"--out is {out}, which is also read; name another file")

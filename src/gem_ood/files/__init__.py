@@ -7,8 +7,8 @@ Nothing here unpickles, and nothing holds more of a file than a batch.
 from gem_ood.files.comparing import Comparison, DetectorComparison, compare_detectors
 from gem_ood.files.heads import read_head
 from gem_ood.files.reading import Batch, FeatureFile, open_features
-from gem_ood.files.streaming import calibrate_on_file, score_file
-from gem_ood.files.writing import refuse_unwritable, write_columns
+from gem_ood.files.streaming import calibrate_on_file, fitted_names, score_file
+from gem_ood.files.writing import refuse_overwriting, refuse_unwritable, write_columns
 
 __all__ = [
     "Batch",
@@ -17,8 +17,10 @@ __all__ = [
     "FeatureFile",
     "calibrate_on_file",
     "compare_detectors",
+    "fitted_names",
     "open_features",
     "read_head",
+    "refuse_overwriting",
     "refuse_unwritable",
     "score_file",
     "write_columns",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gem_ood.detectors import Detector
 from gem_ood.errors import InputError
 from gem_ood.files.reading import FeatureFile
-from gem_ood.files.streaming import refuse_other_width
+from gem_ood.files.streaming import refuse_other_columns, without_names_warning
 from gem_ood.metrics import Evaluation, evaluate
 
 __all__ = ["Comparison", "DetectorComparison", "compare_detectors"]
@@ -76,7 +76,7 @@ def compare_detectors(
         raise InputError("nothing to compare; pass at least one detector and one out-of-distribution file")
     for file in (id_file, *ood_files.values()):
         for detector in detectors.values():
-            refuse_other_width(detector, file)
+            refuse_other_columns(detector, file)
     id_answers = _answers(detectors, id_file)
     ood_answers = {name: _answers(detectors, file.without_labels()) for name, file in ood_files.items()}
     compared = {}
@@ -106,7 +106,8 @@ def _answers(detectors: Mapping[str, Detector], file: FeatureFile) -> dict[str, 
     for batch in file.batches():
         n_rows += len(batch.features)
         for name, detector in detectors.items():
-            verdicts = detector.verdicts(batch.features)
+            with without_names_warning():
+                verdicts = detector.verdicts(batch.features)
             scores[name].append(verdicts.score)
             if verdicts.is_ood is not None:
                 n_flagged[name] += int(np.count_nonzero(verdicts.is_ood))

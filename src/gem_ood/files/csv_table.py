@@ -28,15 +28,18 @@ class CSVTable:
     @classmethod
     def open(cls, path: Path) -> "CSVTable":
         """Return the table at path; only the first block is read."""
+        _refuse_other_separator(path)
         with _one_error(path), csv.open_csv(path, csv.ReadOptions(block_size=_BLOCK_BYTES)) as reader:
-            schema = reader.schema
-        if len(set(schema.names)) < len(schema.names):
-            raise InputError(f"{path} has two columns of one name; its first line must name each column once")
-        if all(_is_fraction(name) for name in schema.names):
+            schema, names = reader.schema, reader.schema.names
+        # pandas names the columns of an array 0, 1, 2, ...; any other line of numbers is a row.
+        places = [str(place) for place in range(len(names))]
+        if all(map(_is_number, names)) and [name.strip() for name in names] != places:
             raise InputError(
-                f"{path} begins with numbers ({', '.join(schema.names[:3])}, ...) but its first line must name "
-                f"the columns; add such a line"
+                f"{path} begins with numbers ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}) but its "
+                f"first line must name the columns; add such a line"
             )
+        if len(set(names)) < len(names):
+            raise InputError(f"{path} has two columns of one name; its first line must name each column once")
         # A column without any value yet may hold numbers further down; if not, its first row is named as missing.
         fields = [
             pa.field(field.name, pa.float64() if pa.types.is_null(field.type) else field.type) for field in schema
@@ -71,21 +74,33 @@ def _with_missing_labels(batch: pa.RecordBatch, labels: str) -> pa.RecordBatch:
     return batch.set_column(index, labels, marked)
 
 
-def _is_fraction(name: str) -> bool:
-    # Whole numbers are common column names (pandas writes 0, 1, 2, ...); fractions are not.
+def _is_number(name: str) -> bool:
     try:
         float(name)
     except ValueError:
         return False
-    return not name.strip().isdigit()
+    return True
+
+
+def _refuse_other_separator(path: Path) -> None:
+    with path.open("rb") as stream:
+        header = stream.readline(_BLOCK_BYTES)
+    for separator, name in ((b";", "semicolons"), (b"\t", "tabs")):
+        if separator in header and b"," not in header:
+            raise InputError(
+                f"{path} seems to be separated by {name} but its columns must be separated by commas; save it so "
+                f"(pandas: to_csv(sep=','))"
+            )
 
 
 @contextmanager
 def _one_error(path: Path) -> Iterator[None]:
     try:
         yield
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         cause = " ".join(str(error).split()).rstrip(".")
+        if isinstance(error, UnicodeDecodeError) or "UTF8" in cause:
+            raise FileFormatError(f"{path} is not text in UTF-8 ({cause}); save it as UTF-8") from error
         raise FileFormatError(
             f"{path} cannot be read as CSV ({cause}); a column holds numbers only or text only, and every line has "
             f"as many values as the first"

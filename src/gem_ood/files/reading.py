@@ -1,6 +1,7 @@
 """What a file of rows holds, and its rows in batches: one way in for every format."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +44,9 @@ class FeatureFile:
         n_features: How many numbers a row has.
         n_rows: How many rows there are; None where only reading to the end would tell (CSV).
         has_labels: Whether the batches carry labels.
-        feature_names: The columns that make up the features, if the file names them.
+        feature_names: The columns that make up the features; None where one array or column of lists holds them.
+        left_out: The columns that hold other things than numbers, if the features were chosen by default.
+        is_choice_explicit: Whether the caller named the features, so that their order is the caller's.
     """
 
     path: Path
@@ -51,6 +54,8 @@ class FeatureFile:
     n_rows: int | None
     has_labels: bool
     feature_names: tuple[str, ...] | None
+    left_out: tuple[str, ...]
+    is_choice_explicit: bool
     source: Source = field(repr=False)
     label_file: Member | None = field(default=None, repr=False)
     on_rows: Callable[[int], None] | None = field(default=None, repr=False)
@@ -108,9 +113,15 @@ class FeatureFile:
 
 
 def open_features(
-    path: str | os.PathLike[str], *, features: str | Sequence[str] | None = None, labels: Labels = None
+    path: str | os.PathLike[str],
+    *,
+    features: str | Sequence[str] | None = None,
+    labels: Labels = None,
+    fitted_names: Sequence[str] | None = None,
 ) -> FeatureFile:
     """Return what a file of rows holds, without reading the rows.
+
+    Warns of columns that the default choice of features leaves out because they hold other things than numbers.
 
     Args:
         path: A `.npz`, `.npy`, `.parquet`, `.csv` or `.safetensors` file.
@@ -119,6 +130,8 @@ def open_features(
             two-dimensional member, or every numeric column that is not the labels.
         labels: The name of the labels, by default the first of "labels", "label" and "y" that is there; or the
             path of a `.npy` file that holds them; or False to leave them out.
+        fitted_names: A detector's `feature_names_in_`: unless features are named, a table's columns are picked by
+            these names, in this order. Files without named columns ignore it.
 
     Example:
         >>> import tempfile
@@ -135,19 +148,27 @@ def open_features(
     label_name: str | Literal[False] | None = None if labels is None else str(labels)
     if labels is False or label_file is not None:
         label_name = False
-    source = _open_source(path, suffix, features, label_name)
+    source = _open_source(path, suffix, features, label_name, fitted_names)
     if source.n_rows == 0:
         raise InputError(f"{path} holds no rows; pass a file with at least one")
     if source.n_features == 0:
         raise InputError(f"{path} holds rows of 0 features; pass a file with at least one number per row")
     if label_file is not None and source.n_rows is not None and label_file.shape[0] != source.n_rows:
         raise InputError(_unequal_rows(label_file, path, source.n_rows))
+    if source.left_out:
+        warnings.warn(
+            f"{path}: left out of the features, as not every value is a number: "
+            f"{', '.join(map(repr, source.left_out))}; mend them, or list the columns to use with features",
+            stacklevel=2,
+        )
     return FeatureFile(
         path=path,
         n_features=source.n_features,
         n_rows=source.n_rows,
         has_labels=source.has_labels or label_file is not None,
         feature_names=source.feature_names,
+        left_out=source.left_out,
+        is_choice_explicit=features is not None,
         source=source,
         label_file=label_file,
     )
@@ -170,13 +191,17 @@ def refuse_unreadable(path: Path, suffixes: Sequence[str]) -> str:
 
 
 def _open_source(
-    path: Path, suffix: str, features: str | Sequence[str] | None, labels: str | Literal[False] | None
+    path: Path,
+    suffix: str,
+    features: str | Sequence[str] | None,
+    labels: str | Literal[False] | None,
+    fitted_names: Sequence[str] | None,
 ) -> Source:
     # Each format's library is loaded only when a file asks for it.
     if suffix in (".parquet", ".csv"):
         from gem_ood.files.tables import open_table
 
-        return open_table(path, suffix, features, labels)
+        return open_table(path, suffix, features, labels, fitted_names)
     from gem_ood.files.sources import ArraySource
 
     if suffix == ".safetensors":

@@ -28,6 +28,8 @@ class Source(Protocol):
     def has_labels(self) -> bool: ...  # noqa: D102
     @property
     def feature_names(self) -> tuple[str, ...] | None: ...  # noqa: D102
+    @property
+    def left_out(self) -> tuple[str, ...]: ...  # noqa: D102
 
     def read(self, batch_rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         """Yield features and labels of about batch_rows rows at a time."""
@@ -91,6 +93,7 @@ class ArraySource:
     features: Member
     labels: Member | None
     feature_names: tuple[str, ...] | None = None
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def choose(

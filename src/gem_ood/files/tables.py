@@ -34,10 +34,15 @@ class _TableSource:
     """Features that are a set of columns, or one column of lists, of a table."""
 
     table: _Table
-    feature_names: tuple[str, ...]
+    columns: tuple[str, ...]
+    left_out: tuple[str, ...]
     labels: str | None
     is_list: bool
     n_features: int
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        return None if self.is_list else self.columns
 
     @property
     def n_rows(self) -> int | None:
@@ -52,13 +57,13 @@ class _TableSource:
 
     def read(self, batch_rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         first_row = 0
-        for batch in self.table.read(list(self.feature_names), self.labels, batch_rows):
+        for batch in self.table.read(list(self.columns), self.labels, batch_rows):
             place = f"{self.table.path}: row"
             if self.is_list:
-                column = batch.column(self.feature_names[0])
-                features = _lists(column, self.feature_names[0], self.n_features, first_row, place)
+                column = batch.column(self.columns[0])
+                features = _lists(column, self.columns[0], self.n_features, first_row, place)
             else:
-                features = _columns(batch, self.feature_names, first_row, place)
+                features = _columns(batch, self.columns, first_row, place)
             labels = None
             if self.labels is not None:
                 labels = _labels(batch.column(self.labels), self.labels, first_row, place)
@@ -67,9 +72,16 @@ class _TableSource:
 
 
 def open_table(
-    path: Path, suffix: str, features: str | Sequence[str] | None, labels: str | Literal[False] | None
+    path: Path,
+    suffix: str,
+    features: str | Sequence[str] | None,
+    labels: str | Literal[False] | None,
+    fitted_names: Sequence[str] | None,
 ) -> Source:
-    """Return the rows of a table; by default every numeric column that is not the labels is a feature."""
+    """Return the rows of a table whose features are the columns asked for, else those of the fit by their names.
+
+    By default every numeric column that is not the labels is a feature.
+    """
     table: _Table
     if suffix == ".csv":
         from gem_ood.files.csv_table import CSVTable
@@ -79,22 +91,46 @@ def open_table(
         from gem_ood.files.parquet_table import ParquetTable
 
         table = ParquetTable.open(path)
-    label_name = _choose_labels(table, labels)
+    fitted = _fitted_columns(table, fitted_names) if features is None and fitted_names is not None else None
+    label_name = _choose_labels(table, labels, fitted or ())
     usual_label = next((name for name in LABEL_NAMES if name in table.schema.names), None)
-    names = _choose_features(table, features, label_name or usual_label)
+    names = fitted or _choose_features(table, features, label_name or usual_label)
+    if label_name in names:
+        raise InputError(
+            f"{path}: column {label_name!r} would be both a feature and the labels; leave it out of features, or "
+            f"name other labels, or none"
+        )
     is_list = len(names) == 1 and _is_list(table.schema.field(names[0]).type)
     if not is_list:
         _refuse_other_than_numbers(table, names)
     n_features = _list_length(table, names[0]) if is_list else len(names)
-    return _TableSource(table, names, label_name, is_list, n_features)
+    left_out: tuple[str, ...] = ()
+    if features is None and fitted is None and names != ("features",):
+        kept = {*names, label_name or usual_label}
+        left_out = tuple(name for name in table.schema.names if name not in kept)
+    return _TableSource(table, names, left_out, label_name, is_list, n_features)
 
 
-def _choose_labels(table: _Table, wanted: str | Literal[False] | None) -> str | None:
+def _fitted_columns(table: _Table, fitted_names: Sequence[str]) -> tuple[str, ...] | None:
+    names = table.schema.names
+    missing = [name for name in fitted_names if name not in names]
+    if not missing:
+        return tuple(fitted_names)
+    if "features" in names and _is_list(table.schema.field("features").type):
+        return None  # the entries of a list have no names
+    noun = "column" if len(missing) == 1 else "columns"
+    raise InputError(
+        f"{table.path} has no {noun} {_listed(missing)}, but the detector was fitted on {_listed(fitted_names)}; it "
+        f"has {_listed(names)}: rename them, or list the columns that stand for those of the fit with features"
+    )
+
+
+def _choose_labels(table: _Table, wanted: str | Literal[False] | None, fitted: Sequence[str]) -> str | None:
     names = table.schema.names
     if wanted is False:
         return None
     if wanted is None:
-        return next((name for name in LABEL_NAMES if name in names), None)
+        return next((name for name in LABEL_NAMES if name in names and name not in fitted), None)
     if wanted not in names:
         raise InputError(f"{table.path} has no column {wanted!r} for the labels; it has {_listed(names)}")
     return wanted
@@ -132,8 +168,8 @@ def _refuse_other_than_numbers(table: _Table, names: Sequence[str]) -> None:
         kind = _plain(table.schema.field(name).type)
         if not (_is_number(kind) or pa.types.is_boolean(kind)):
             raise InputError(
-                f"{table.path}: column {name!r} holds {kind}, not numbers; encode it as numbers or leave it out "
-                f"of features"
+                f"{table.path}: column {name!r} holds {kind}, not numbers; encode it as numbers, mend the cells "
+                f"that are not, or leave it out of features"
             )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gem_ood.errors import InputError
 from gem_ood.storage import atomic_path
 
-__all__ = ["WRITABLE", "Columns", "refuse_unwritable", "write_columns"]
+__all__ = ["WRITABLE", "Columns", "refuse_overwriting", "refuse_unwritable", "write_columns"]
 
 #: The suffixes that `write_columns` writes.
 WRITABLE = (".csv", ".parquet", ".npz", ".jsonl")
@@ -58,6 +58,13 @@ def refuse_unwritable(path: Path, suffixes: tuple[str, ...] = WRITABLE) -> str:
     if not path.parent.is_dir():
         raise InputError(f"the directory {path.parent} does not exist; create it first")
     return suffix
+
+
+def refuse_overwriting(out: Path, *inputs: Path) -> None:
+    """Raise if what is to be written would replace a file that is read."""
+    for path in inputs:
+        if out.exists() and path.exists() and out.samefile(path):
+            raise InputError(f"the output is {out}, which is also read; name another file")
 
 
 def _write_csv(stream: IO[bytes], batches: Iterable[Columns]) -> int:
