@@ -30,7 +30,7 @@ def facts() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "threads": os.environ["OMP_NUM_THREADS"],
         "load at start": f"{load:.2f}",
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "system": f"{platform.system()}, Python {platform.python_version()}",
         "packages": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
         "thread pools": ", ".join(pools),
     }
