@@ -4,6 +4,7 @@ A subclass says how rows are scored (`_scores`), how they are explained (`_expla
 (`_learn`); calibration, verdicts, p-values, saving and the checks of input live here once.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -28,7 +29,7 @@ LOGIT_ROUNDING = 1e-12
 Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
 
 
-class Detector(OutlierMixin, BaseEstimator):
+class Detector(OutlierMixin, BaseEstimator, ABC):
     """The common part of all detectors; not used by itself."""
 
     calibration: float | None
@@ -45,21 +46,21 @@ class Detector(OutlierMixin, BaseEstimator):
     def _check_options(self) -> None:
         """Raise if an option is not one of those allowed, before any row is read."""
 
+    @abstractmethod
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
         """Fit from re-iterable batches of checked rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Score checked rows; fill `nearest` with the place of each row's nearest class where it is given."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """Return responsibilities and, where the detector has them, distances, each n × k."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _class_names(self, n_features: int) -> NDArray[Any]:
         """Return the names of the classes that rows of this width are compared with."""
-        raise NotImplementedError
 
     # Fitting
 
@@ -296,10 +297,10 @@ class Detector(OutlierMixin, BaseEstimator):
 
         save(self, path)
 
+    @abstractmethod
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return what was learned as arrays and JSON values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """Take back what `_state` returned."""
-        raise NotImplementedError

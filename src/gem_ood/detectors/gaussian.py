@@ -1,6 +1,7 @@
 """GEM and Mahalanobis: detectors that compare features with class means under one tied covariance."""
 
 import warnings
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, Self
 
@@ -189,8 +190,9 @@ class GaussianDetector(Detector):
             scores[rows] = self._gaussian_scores(unit_length(features[rows]), part)
         return scores
 
+    @abstractmethod
     def _gaussian_scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None) -> NDArray[np.float64]:
-        raise NotImplementedError
+        """Score checked rows."""
 
     def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         prepared = unit_length(features) if self.normalize else features

@@ -4,6 +4,7 @@ X is features where a `head` is given, and logits where it is not. There is noth
 calibrated and used without `fit`; `fit` takes the width of the rows and the class names.
 """
 
+from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
@@ -30,8 +31,9 @@ class LogitDetector(Detector):
     classes_: NDArray[Any]
     _labels: set[Any]
 
+    @abstractmethod
     def _logit_scores(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
-        raise NotImplementedError
+        """Score checked rows."""
 
     def _check_options(self) -> None:
         check_temperature(self.temperature)
