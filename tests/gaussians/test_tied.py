@@ -140,6 +140,20 @@ def test_float32_rows_are_scored_in_float32_only_where_that_is_accurate():
         assert model.working_dtype(np.float64) == np.float64
 
 
+@pytest.mark.parametrize("m", [32, 64, 256])
+@pytest.mark.parametrize(("condition", "spread"), [(1.0, 0.2), (1.0, 2.0), (1e2, 0.3), (1e3, 0.2), (1e3, 10.0)])
+def test_the_predicted_float32_error_is_not_exceeded(monkeypatch, m, condition, spread):
+    for seed in (2, 3):
+        features, labels = conditioned(condition, 0.0, np.float32, m=m, k=30, n=2500, spread=spread, seed=seed)
+        model = TiedGaussians.from_statistics(collect(features, labels))
+        exact = [score(model, features.astype(np.float64)) for score in (gem_scores, mahalanobis_scores)]
+        monkeypatch.setattr("gem_ood.gaussians.tied.FLOAT32_ERROR_LIMIT", np.inf)
+        narrow = [score(model, features) for score in (gem_scores, mahalanobis_scores)]
+        monkeypatch.undo()
+        for value, expected in zip(narrow, exact, strict=True):
+            assert 0.0 < np.max(np.abs(value / expected - 1.0)) <= model.float32_error
+
+
 @pytest.mark.parametrize("n_rows", [1, 10_000, 60_000])
 def test_scoring_holds_one_chunk_whatever_the_rows(n_rows):
     model = TiedGaussians.from_statistics(collect(*conditioned(2.0, 0.0, np.float32, n=2000)))
