@@ -208,3 +208,14 @@ def test_bad_priors_are_refused(priors, blobs):
 def test_rows_of_another_width_are_refused():
     with pytest.raises(InputError, match="features has 3 columns but the fit has 4"):
         gaussians().squared_distances(np.zeros((1, 3)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_diagonal_covariance_is_whitened_by_scaling_and_gives_the_textbook_distances(dtype):
+    rng = np.random.default_rng(5)
+    means, variances = rng.normal(size=(7, 40)), rng.uniform(0.5, 2.0, size=40)
+    gaussians = TiedGaussians.from_parameters(means, np.diag(variances))
+    rows = rng.normal(size=(300, 40)).astype(dtype)
+    expected = (((rows.astype(np.float64)[:, np.newaxis] - means) ** 2) / variances).sum(axis=2)
+    assert gaussians.kernel(dtype).scales is not None
+    np.testing.assert_allclose(gaussians.squared_distances(rows), expected, rtol=2e-6)

@@ -1,7 +1,7 @@
 """The arithmetic behind every Gaussian score, in cache-sized chunks: logits z·ν_i − ½‖ν_i‖² and half norms ½‖z‖².
 
 Two matrix products per chunk: a triangular one that whitens in place, then one n × k. Both are SciPy's: mixing in
-NumPy's own would wake a second pool of threads.
+NumPy's own would wake a second pool of threads. A diagonal covariance needs no product to whiten, only a scaling.
 """
 
 from collections.abc import Callable
@@ -31,6 +31,7 @@ class Kernel:
     whitener: NDArray[Any]
     whitened_means: NDArray[Any]
     bias: NDArray[Any]
+    scales: NDArray[Any] | None
     is_triangular: bool
     exact: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
@@ -43,12 +44,15 @@ class Kernel:
         dtype: np.dtype[Any],
     ) -> "Kernel":
         """Return the kernel of these float64 parameters, rounded to the working precision."""
+        is_square = whitener.shape[0] == whitener.shape[1]
+        is_diagonal = is_square and np.count_nonzero(whitener) == np.count_nonzero(np.diag(whitener))
         return cls(
             centre=centre.astype(dtype),
             whitener=np.asfortranarray(whitener, dtype=dtype),
             whitened_means=np.ascontiguousarray(whitened_means, dtype=dtype),
             bias=(-0.5 * np.sum(whitened_means**2, axis=1)).astype(dtype),
-            is_triangular=whitener.shape[0] == whitener.shape[1] and not np.tril(whitener, -1).any(),
+            scales=np.diag(whitener).astype(dtype) if is_diagonal else None,
+            is_triangular=is_square and not np.tril(whitener, -1).any(),
             exact=(centre, whitener, whitened_means),
         )
 
@@ -58,7 +62,8 @@ class Kernel:
         Long inputs are cut among threads, so `consume` must only write to the slice it is given.
         """
         n_classes, m = len(self.whitened_means), features.shape[1]
-        operations = float(len(features)) * m * (m + 2 * n_classes)
+        whitening = m if self.scales is None else 1
+        operations = float(len(features)) * m * (whitening + 2 * n_classes)
         run_in_parts(
             lambda part: self._run_part(features, part, consume),
             len(features),
@@ -97,6 +102,9 @@ class Kernel:
         return half_norms
 
     def _whitened(self, centred: NDArray[Any]) -> NDArray[Any]:
+        if self.scales is not None:
+            centred *= self.scales
+            return centred
         if self.is_triangular:
             whiten_triangular(self.whitener, centred)
             return centred

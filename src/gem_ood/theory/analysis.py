@@ -1,0 +1,253 @@
+"""`analyze`: everything that the theory says about Gaussian classes and one out-of-distribution Gaussian."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gem_ood.gaussians import TiedGaussians
+from gem_ood.theory import bounds
+from gem_ood.theory.certificate import certify_whitened, log_floor
+from gem_ood.theory.expectations import LOG_TWO, scaled_in, scaled_out
+from gem_ood.theory.prediction import predict_whitened
+from gem_ood.theory.whitened import positive_definite, whiten
+from gem_ood.thresholds import as_probability
+
+__all__ = ["Analysis", "analyze", "analyze_gaussians"]
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """What the theory says; ES is the rescaled score Σ w_i exp f_i and D = E_in ES − E_out ES.
+
+    Attributes:
+        n_classes: k.
+        dimension: d, the directions that have variance.
+        tpr: The true positive rate that the rates below are at.
+        is_tied: Whether the out-of-distribution covariance is the classes' own, as in the paper.
+        log_expected_in: log E_in ES.
+        log_expected_out: log E_out ES (B1).
+        separation: D (P21); 0.0 where it underflows, which its sign and logarithm do not.
+        separation_sign: +1, -1 or 0; negative where the OOD mean lies in the middle of many classes (E5).
+        log_abs_separation: log |D|.
+        half_distances: α_i = ½ d_M(μ_i, m).
+        bound_expected_out: P22, at least E_out ES.
+        bound_expected_out_sharp: P23, at least E_out ES.
+        bound_separation_pinsker: P24, at least D.
+        bound_separation_pinsker_large: P25, at least D.
+        bound_separation_total_variation: B2, at least D and under both.
+        predicted_fpr: B3, of GEM.
+        predicted_fpr_mahalanobis: B3, of the Mahalanobis score.
+        predicted_fpr_optimal: Of the likelihood ratio, the best that any detector can do (E8); None where S ≠ Σ.
+        prediction_error: Standard error of `predicted_fpr`.
+        certified_threshold: B4; a GEM score at or above it is in.
+        certified_fpr: B4, at least the FPR at that threshold, which keeps at least `tpr`.
+        log_certified_fpr: Its logarithm.
+        fpr_floor: B4, at most the FPR of any detector at this TPR.
+        log_fpr_floor: Its logarithm.
+        looseness: By name of the field, how many decades each bound is from what it bounds; None where D ≤ 0 makes a
+            bound on D trivial, or a rate is 0 to the resolution of the prediction.
+    """
+
+    n_classes: int
+    dimension: int
+    tpr: float
+    is_tied: bool
+    log_expected_in: float
+    log_expected_out: float
+    separation: float
+    separation_sign: int
+    log_abs_separation: float
+    half_distances: NDArray[np.float64]
+    bound_expected_out: float
+    bound_expected_out_sharp: float
+    bound_separation_pinsker: float
+    bound_separation_pinsker_large: float
+    bound_separation_total_variation: float
+    predicted_fpr: float
+    predicted_fpr_mahalanobis: float
+    predicted_fpr_optimal: float | None
+    prediction_error: float
+    certified_threshold: float
+    certified_fpr: float
+    log_certified_fpr: float
+    fpr_floor: float
+    log_fpr_floor: float
+    looseness: Mapping[str, float | None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the table that `str` prints: what, its value, and a remark."""
+        return _table(self)
+
+    def __str__(self) -> str:
+        rows = [("quantity", "value", "remark"), *self.rows()]
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        return "\n".join(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {word}".rstrip() for name, value, word in rows)
+
+
+def analyze(
+    class_means: ArrayLike,
+    covariance: ArrayLike,
+    ood_mean: ArrayLike,
+    *,
+    ood_covariance: ArrayLike | None = None,
+    priors: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    tpr: float = 0.95,
+    random_state: int = 0,
+) -> Analysis:
+    """Return what the theory says about classes N(μ_i, Σ) against out-of-distribution N(m, S).
+
+    Args:
+        class_means: μ_i, k × d.
+        covariance: Σ, positive definite.
+        ood_mean: m.
+        ood_covariance: S; None is Σ, the paper's case.
+        priors: How frequent the classes are, summing to one; None is equally.
+        weights: Of the score log Σ w_i exp f_i; None is the paper's GEM, all 1. Pass the priors for weighted GEM (P8).
+        tpr: The true positive rate that rates are at.
+        random_state: Seed of the prediction's points.
+
+    >>> result = analyze(10.0 * np.eye(10, 512), np.eye(512), np.zeros(512))
+    >>> round(result.log_abs_separation, 2), round(result.predicted_fpr, 2)
+    (-177.45, 0.33)
+    """
+    gaussians = positive_definite(class_means, covariance, priors=priors)
+    return analyze_gaussians(
+        gaussians, ood_mean, ood_covariance=ood_covariance, weights=weights, tpr=tpr, random_state=random_state
+    )
+
+
+def analyze_gaussians(
+    gaussians: TiedGaussians,
+    ood_mean: ArrayLike,
+    *,
+    ood_covariance: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    tpr: float = 0.95,
+    random_state: int = 0,
+) -> Analysis:
+    """Return `analyze` of fitted Gaussians; directions without variance are left out.
+
+    >>> gaussians = TiedGaussians.from_parameters([[0.0], [6.0]], [[1.0]])
+    >>> analyze_gaussians(gaussians, [3.0]).separation_sign
+    1
+    """
+    share = float(as_probability(tpr, name="tpr"))
+    problem = whiten(gaussians, ood_mean, ood_covariance=ood_covariance, weights=weights)
+    log_in, log_out, shift = scaled_in(problem), scaled_out(problem), -0.5 * problem.dimension * LOG_TWO
+    sign, log_abs = _difference(log_in, log_out)
+    logs = {
+        "bound_expected_out": bounds.log_bound_expected_out(problem),
+        "bound_expected_out_sharp": bounds.log_bound_expected_out_sharp(problem),
+        "bound_separation_pinsker": bounds.log_bound_separation_pinsker(problem),
+        "bound_separation_pinsker_large": bounds.log_bound_separation_pinsker_large(problem),
+        "bound_separation_total_variation": bounds.log_bound_separation_total_variation(problem),
+    }
+    predictions = predict_whitened(problem, tpr=share, random_state=random_state)
+    certified, floor = certify_whitened(problem, share), log_floor(problem, share)
+    fpr = predictions["gem"].fpr
+    return Analysis(
+        n_classes=gaussians.n_classes,
+        dimension=problem.dimension,
+        tpr=share,
+        is_tied=problem.spread is None,
+        log_expected_in=log_in + shift,
+        log_expected_out=log_out + shift,
+        separation=sign * math.exp(log_abs + shift),
+        separation_sign=sign,
+        log_abs_separation=log_abs + shift,
+        half_distances=0.5 * np.sqrt(problem.squared_distances),
+        **{name: _exponential(value) for name, value in logs.items()},
+        predicted_fpr=fpr,
+        predicted_fpr_mahalanobis=predictions["mahalanobis"].fpr,
+        predicted_fpr_optimal=predictions["linear-energy"].fpr if problem.spread is None else None,
+        prediction_error=predictions["gem"].standard_error,
+        certified_threshold=certified.threshold,
+        certified_fpr=certified.fpr,
+        log_certified_fpr=certified.log_fpr,
+        fpr_floor=math.exp(floor),
+        log_fpr_floor=floor,
+        looseness={
+            **{
+                name: _decades(value, log_out + shift if name.startswith("bound_expected") else log_abs + shift)
+                if name.startswith("bound_expected") or sign > 0
+                else None
+                for name, value in logs.items()
+            },
+            "certified_fpr": _decades(certified.log_fpr, math.log(fpr)) if fpr > 0.0 else None,
+            "fpr_floor": _decades(math.log(fpr), floor) if fpr > 0.0 else None,
+        },
+    )
+
+
+def _difference(log_first: float, log_second: float) -> tuple[int, float]:
+    """Return the sign of exp(first) − exp(second) and the log of its size."""
+    if log_first == log_second:
+        return 0, -math.inf
+    gap = -abs(log_first - log_second)
+    return (1 if log_first > log_second else -1), max(log_first, log_second) + math.log(-math.expm1(gap))
+
+
+def _decades(log_large: float, log_small: float) -> float | None:
+    decades = (log_large - log_small) / math.log(10.0)
+    return decades if math.isfinite(decades) else None
+
+
+def _exponential(logarithm: float) -> float:
+    return math.exp(logarithm) if logarithm < math.log(np.finfo(np.float64).max) else math.inf
+
+
+def _table(analysis: Analysis) -> list[tuple[str, str, str]]:
+    def power(logarithm: float) -> str:
+        return f"10^{logarithm / math.log(10.0):.2f}" if math.isfinite(logarithm) else "0"
+
+    def loose(name: str) -> str:
+        decades = analysis.looseness[name]
+        return "trivial: D is not positive" if decades is None else f"holds, loose by {decades:.1f} decades"
+
+    def number(value: float) -> str:
+        return f"{value:.6g}"
+
+    least, most = float(analysis.half_distances.min()), float(analysis.half_distances.max())
+    sign = {1: "+", 0: "", -1: "-"}[analysis.separation_sign]
+    covariance = "as the classes'" if analysis.is_tied else "its own"
+    optimal = analysis.predicted_fpr_optimal
+    return [
+        ("classes, dimensions", f"{analysis.n_classes}, {analysis.dimension}", f"OOD covariance: {covariance}"),
+        ("half distances to the OOD mean", f"{least:.4g} to {most:.4g}", "α_i = ½ d_M"),
+        ("E_in ES", power(analysis.log_expected_in), ""),
+        ("E_out ES", power(analysis.log_expected_out), "closed form (B1)"),
+        ("separation D", sign + power(analysis.log_abs_separation), _word_on_sign(analysis.separation_sign)),
+        ("bound on E_out ES (P22)", number(analysis.bound_expected_out), loose("bound_expected_out")),
+        ("sharper form (P23)", number(analysis.bound_expected_out_sharp), loose("bound_expected_out_sharp")),
+        ("bound on D (P24)", number(analysis.bound_separation_pinsker), loose("bound_separation_pinsker")),
+        ("bound on D (P25)", number(analysis.bound_separation_pinsker_large), loose("bound_separation_pinsker_large")),
+        (
+            "bound on D (B2)",
+            number(analysis.bound_separation_total_variation),
+            loose("bound_separation_total_variation"),
+        ),
+        (
+            "predicted FPR, GEM (B3)",
+            number(analysis.predicted_fpr),
+            f"± {analysis.prediction_error:.1g}, at TPR {analysis.tpr:g}",
+        ),
+        ("predicted FPR, Mahalanobis", number(analysis.predicted_fpr_mahalanobis), ""),
+        *([] if optimal is None else [("predicted FPR, best possible", number(optimal), "the likelihood ratio (E8)")]),
+        ("certified threshold (B4)", number(analysis.certified_threshold), f"TPR at least {analysis.tpr:g}"),
+        ("certified FPR", power(analysis.log_certified_fpr), "at most, at the certified threshold"),
+        ("floor of the FPR", power(analysis.log_fpr_floor), "no detector at this TPR is below it"),
+    ]
+
+
+def _word_on_sign(sign: int) -> str:
+    words = {1: "ES is larger on ID rows", 0: "ID and OOD rows have one mean ES", -1: "ES is larger on OOD rows (E5)"}
+    return words[sign]

@@ -1,0 +1,280 @@
+"""The false positive rate before any row is drawn (B3).
+
+In whitened coordinates seen from the out-of-distribution mean, a score sees a row only through its projection y on the
+span of the class offsets, of some dimension m ≤ k, and the squared length R of the rest, which is χ²_{d−m} and
+independent of y. Given y the probability of being kept is a cdf of R, so only y is integrated, by randomised
+quasi-Monte Carlo. Where the out-of-distribution covariance S is not Σ, R given y is a sum of scaled χ²'s; the gamma law
+with its first three moments, shifted, takes its place, and is exact again where S is a multiple of Σ.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh
+from scipy.optimize import brentq
+from scipy.special import chdtr, chdtri, expit, gammainc, ndtri
+from scipy.stats import qmc
+
+from gem_ood.features import chunks, rows_per_chunk
+from gem_ood.gaussians import TiedGaussians
+from gem_ood.scores import log_sum_exp
+from gem_ood.theory.whitened import Whitened, whiten
+from gem_ood.thresholds import as_probability
+
+__all__ = ["Prediction", "predict_fpr"]
+
+#: Independent scramblings of the point set; the scatter among them gives the standard error.
+N_REPLICATES = 8
+
+#: Points of one scrambling, a power of two as Sobol sequences want; fewer where y and the classes are very many.
+POINTS = 1 << 12
+FEWER_POINTS = 1 << 10
+LARGEST_PRODUCT = 1 << 22
+
+#: Offsets shorter than this share of the longest, once the others are projected out, span no direction of their own.
+SMALLEST_RELATIVE_LENGTH = 1e-7
+
+#: The cdf of R is tabulated at this many points to solve for thresholds; linear between them, it errs by about 1e-7.
+TABLE_SIZE = 4096
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted false positive rate.
+
+    Attributes:
+        fpr: The share of out-of-distribution rows at or above the threshold.
+        standard_error: Of `fpr`, from independent scramblings of the points.
+        threshold: The score that the asked share of in-distribution rows reaches.
+        tpr: That share.
+    """
+
+    fpr: float
+    standard_error: float
+    threshold: float
+    tpr: float
+
+
+def predict_fpr(
+    gaussians: TiedGaussians,
+    ood_mean: ArrayLike,
+    *,
+    ood_covariance: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    tpr: float = 0.95,
+    random_state: int = 0,
+) -> Mapping[str, Prediction]:
+    """Return the FPR at this TPR of four scores, by name, if all is Gaussian.
+
+    The names are `"gem"`, `"mahalanobis"`, `"msp"` and `"linear-energy"`. MSP is that of the Bayes posterior, compared
+    by its log-odds, as the probability itself rounds to 1. The linear energy is LSE(f' + log π) with its origin at the
+    out-of-distribution mean: where S = Σ it is the log-likelihood ratio, which no detector beats (E8).
+
+    Args:
+        gaussians: The classes and their priors.
+        ood_mean: The mean of the out-of-distribution Gaussian.
+        ood_covariance: Its covariance; None is the tied covariance.
+        weights: Of the GEM score log Σ w_i exp f_i; None is the paper's, all 1.
+        tpr: The share of in-distribution rows to keep.
+        random_state: Seed of the scramblings.
+
+    One class has a closed form, the cdf of a non-central χ² at the quantile of a central one:
+
+    >>> from scipy.stats import chi2, ncx2
+    >>> one = TiedGaussians.from_parameters([[3.0, 0.0, 0.0]], np.eye(3))
+    >>> round(predict_fpr(one, [0.0, 0.0, 0.0])["gem"].fpr, 3), round(float(ncx2.cdf(chi2.ppf(0.95, 3), 3, 9.0)), 3)
+    (0.289, 0.289)
+    """
+    problem = whiten(gaussians, ood_mean, ood_covariance=ood_covariance, weights=weights)
+    return predict_whitened(problem, tpr=tpr, random_state=random_state)
+
+
+def predict_whitened(problem: Whitened, *, tpr: float, random_state: int) -> dict[str, Prediction]:
+    """Return the predictions of a whitened problem."""
+    share = float(as_probability(tpr, name="tpr"))
+    reduced = _reduce(problem)
+    replicates: dict[str, list[tuple[float, float]]] = {name: [] for name in _REST}
+    for seed in np.random.SeedSequence(random_state).spawn(N_REPLICATES):
+        sample = _sample(reduced, problem, np.random.default_rng(seed))
+        for name in _REST:
+            replicates[name].append(_operate(name, sample, reduced.n_rest, share))
+    return {name: _summary(name, pairs, share) for name, pairs in replicates.items()}
+
+
+#: The scores and by how much they fall as R grows; MSP and the linear energy do not see R.
+_REST = {"gem": 0.5, "mahalanobis": 1.0, "msp": 0.0, "linear-energy": 0.0}
+
+
+def _summary(name: str, pairs: list[tuple[float, float]], tpr: float) -> Prediction:
+    thresholds, rates = np.array(pairs).T
+    threshold, error = float(thresholds.mean()), float(rates.std(ddof=1) / np.sqrt(len(rates)))
+    if name == "msp":
+        threshold = float(expit(threshold))
+    return Prediction(fpr=float(rates.mean()), standard_error=error, threshold=threshold, tpr=tpr)
+
+
+#: From projections, n × m, to the first three cumulants of R given each, 3 × n or 3 × 1.
+_Cumulants = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduced:
+    """The problem on the span of the offsets.
+
+    Attributes:
+        offsets: Their coordinates there, k × m.
+        n_rest: Dimensions of the rest.
+        colouring: Turns standard normal points into projections of out-of-distribution rows; None leaves them.
+        rest: The first three cumulants of R for projections of out-of-distribution rows.
+    """
+
+    offsets: NDArray[np.float64]
+    n_rest: int
+    colouring: NDArray[np.float64] | None
+    rest: _Cumulants
+
+
+def _reduce(problem: Whitened) -> _Reduced:
+    n_classes, d = problem.offsets.shape
+    if n_classes >= d:
+        basis, coordinates = np.eye(d), problem.offsets
+    else:
+        values, vectors = eigh(problem.offsets @ problem.offsets.T)
+        kept = values > SMALLEST_RELATIVE_LENGTH**2 * max(values[-1], 0.0)
+        lengths = np.sqrt(values[kept])
+        coordinates = vectors[:, kept] * lengths
+        basis = problem.offsets.T @ (vectors[:, kept] / lengths)
+    n_rest = d - coordinates.shape[1]
+    if problem.spread is None:
+        chi_square = np.array([[1.0], [2.0], [8.0]]) * n_rest
+        return _Reduced(coordinates, n_rest, None, lambda _: chi_square)
+    return _Reduced(coordinates, n_rest, *_given_projection(problem.spread.covariance, basis))
+
+
+def _given_projection(
+    covariance: NDArray[np.float64], basis: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], _Cumulants]:
+    """Return the colouring of y and the cumulants of R given y, for x ~ N(0, T) and y = basisᵀ x.
+
+    The rest of x given y is N(C y, A), so the cumulants of R are tr A + ‖Cy‖², 2 tr A² + 4 (Cy)ᵀA(Cy) and
+    8 tr A³ + 24 (Cy)ᵀA²(Cy).
+    """
+    mixed = covariance @ basis
+    seen = basis.T @ mixed
+    values, vectors = eigh(seen) if len(seen) else (np.zeros(0), np.zeros((0, 0)))
+    kept = values > SMALLEST_RELATIVE_LENGTH**2 * max(values.max(initial=0.0), 0.0)
+    colouring = np.sqrt(np.where(kept, values, 0.0))[:, np.newaxis] * vectors.T
+    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+    to_rest = mixed @ inverse - basis @ (seen @ inverse)
+    without = covariance - basis @ mixed.T
+    without -= (without @ basis) @ basis.T
+    rest = without - to_rest @ seen @ to_rest.T
+    squared = rest @ rest
+    traces = float(np.trace(rest)), float(np.trace(squared)), float(np.vdot(squared, rest))
+    forms = to_rest.T @ to_rest, to_rest.T @ rest @ to_rest, to_rest.T @ squared @ to_rest
+
+    def cumulants(y: NDArray[np.float64]) -> NDArray[np.float64]:
+        first, second, third = (np.vecdot(y @ form, y) for form in forms)
+        return np.stack([traces[0] + first, 2.0 * traces[1] + 4.0 * second, 8.0 * traces[2] + 24.0 * third])
+
+    return colouring, cumulants
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Scores of projections without the share of R, by name of the score, and the cumulants of R outside, 3 × n."""
+
+    inside: dict[str, NDArray[np.float64]]
+    outside: dict[str, NDArray[np.float64]]
+    cumulants: NDArray[np.float64]
+    is_tied: bool
+
+
+def _sample(reduced: _Reduced, problem: Whitened, generator: np.random.Generator) -> _Sample:
+    """Return the scores of in- and out-of-distribution projections, drawn from one scrambled Sobol sequence."""
+    k, m = reduced.offsets.shape
+    n_points = POINTS if k * max(m, 1) <= LARGEST_PRODUCT else FEWER_POINTS
+    engine = qmc.Sobol(m + 1, scramble=True, rng=generator)
+    size = 1 << int(np.log2(min(rows_per_chunk(3 * (m + 1) + 2 * k), n_points)))  # Sobol wants powers of two
+    inside, outside = ({name: np.empty(n_points) for name in _REST} for _ in range(2))
+    cumulants = np.empty((3, n_points))
+    bounds = np.cumsum(problem.priors)
+    for rows in chunks(n_points, size):
+        # scrambling can round to 0 or 1, whose normal quantile is infinite
+        uniform = np.clip(engine.random(rows.stop - rows.start), 1e-16, 1.0 - 1e-16)
+        classes = np.minimum(np.searchsorted(bounds, uniform[:, 0], side="right"), k - 1)
+        normal = ndtri(uniform[:, 1:])
+        y = normal if reduced.colouring is None else normal @ reduced.colouring
+        for scores, projections in ((inside, reduced.offsets[classes] + normal), (outside, y)):
+            for name, values in _projected_scores(projections, reduced, problem).items():
+                scores[name][rows] = values
+        cumulants[:, rows] = reduced.rest(y)
+    return _Sample(inside, outside, cumulants, problem.spread is None)
+
+
+def _projected_scores(y: NDArray[np.float64], reduced: _Reduced, problem: Whitened) -> dict[str, NDArray[np.float64]]:
+    half_norms = 0.5 * np.vecdot(y, y)
+    logits = y @ reduced.offsets.T - 0.5 * np.vecdot(reduced.offsets, reduced.offsets)
+    with np.errstate(divide="ignore"):
+        joint = logits + np.log(problem.priors)
+    return {
+        "gem": log_sum_exp(logits + problem.log_weights) - half_norms,
+        "mahalanobis": 2.0 * (logits.max(axis=1) - half_norms),
+        "linear-energy": log_sum_exp(joint),
+        "msp": log_odds(joint),
+    }
+
+
+def log_odds(joint: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the log-odds of each row's likeliest class, overwriting the joint log-probabilities."""
+    rows, likeliest = np.arange(len(joint)), joint.argmax(axis=1)
+    largest = joint[rows, likeliest]
+    joint[rows, likeliest] = -np.inf
+    return np.asarray(largest - log_sum_exp(joint, overwrite=True))
+
+
+def _operate(name: str, sample: _Sample, n_rest: int, tpr: float) -> tuple[float, float]:
+    """Return the threshold that keeps this share of the in-distribution, and the share of the others it keeps."""
+    known, unknown, fall = sample.inside[name], sample.outside[name], _REST[name]
+    kept_known: NDArray[Any]
+    kept_unknown: NDArray[Any]
+    if fall == 0.0 or n_rest == 0:
+        threshold = float(np.quantile(known, 1.0 - tpr, method="inverted_cdf"))
+        kept_known, kept_unknown = known >= threshold, unknown >= threshold
+    else:
+        threshold = fall * _smooth_threshold(known / fall, n_rest, tpr)
+        kept_known = chdtr(n_rest, np.maximum((known - threshold) / fall, 0.0))
+        kept_unknown = _gamma_cdf((unknown - threshold) / fall, sample.cumulants)
+    if not sample.is_tied:
+        return threshold, float(np.mean(kept_unknown))
+    # The linear energy is the log-likelihood ratio here, so that rows of both kinds can stand for out-of-distribution
+    # ones, each with its share of the joint density: rates far below one over the number of points keep their digits.
+    rate = np.mean(kept_unknown * expit(-sample.outside["linear-energy"]))
+    rate += np.mean(kept_known * expit(-sample.inside["linear-energy"]))
+    return threshold, float(rate)
+
+
+def _smooth_threshold(reach: NDArray[np.float64], n_rest: int, tpr: float) -> float:
+    """Return t with mean P(R ≤ reach − t) = tpr, for R ~ χ² with n_rest degrees of freedom."""
+    low, high = (float(chdtri(n_rest, upper_tail)) for upper_tail in (1.0 - 1e-12, 1e-12))
+    points = np.linspace(low, high, TABLE_SIZE)
+    table = chdtr(n_rest, points)
+
+    def excess(threshold: float) -> float:
+        return float(np.mean(np.interp(reach - threshold, points, table))) - tpr
+
+    # The first end keeps every row but one in 10¹², the second none but so many.
+    return float(brentq(excess, float(reach.min()) - high, float(reach.max()) - low, xtol=1e-9))
+
+
+def _gamma_cdf(values: NDArray[np.float64], cumulants: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return P(R ≤ value) of the shifted gamma law with these cumulants; a point mass where there is no variance."""
+    mean, variance, third = cumulants
+    is_point = variance <= 1e-24 * np.maximum(mean, 1.0) ** 2
+    variance, third = np.where(is_point, 2.0, variance), np.where(is_point, 8.0, third)
+    shape, scale = 4.0 * variance**3 / third**2, 0.5 * third / variance
+    above = np.maximum(values - (mean - shape * scale), 0.0)
+    return np.asarray(np.where(is_point, values >= mean, gammainc(shape, above / scale)), dtype=np.float64)

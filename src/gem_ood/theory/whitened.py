@@ -1,0 +1,156 @@
+"""The problem that the theory is about, in coordinates where it is simplest.
+
+Classes N(μ_i, Σ) with priors stand against one out-of-distribution Gaussian N(m, S). Whitened by Σ and seen from m,
+the classes are N(δ_i, I) and the other is N(0, T) with T = Wᵀ S W: only the offsets δ_i and, where S differs from Σ,
+the eigenvalues of T matter.
+"""
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh
+
+from gem_ood.errors import InputError, RankWarning
+from gem_ood.features import as_features, refuse_non_finite
+from gem_ood.gaussians import TiedGaussians
+
+__all__ = ["Spread", "Whitened", "positive_definite", "whiten"]
+
+#: Rounding makes the zero eigenvalues of a covariance no more negative than this share of the largest.
+MOST_NEGATIVE_EIGENVALUE = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The whitened covariance T of the out-of-distribution Gaussian where it is not the classes' own.
+
+    Attributes:
+        covariance: T, d × d.
+        eigenvalues: Of T, at least 0.
+        squared_offsets: Squares of the offsets δ_i along the eigenvectors of T, k × d.
+    """
+
+    covariance: NDArray[np.float64]
+    eigenvalues: NDArray[np.float64]
+    squared_offsets: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Whitened:
+    """Classes N(δ_i, I) with priors, the weights of the score, and N(0, T) against them.
+
+    Attributes:
+        offsets: The class means δ_i seen from the out-of-distribution mean, k × d.
+        between: Squared distances between the class means, k × k.
+        priors: How frequent the classes are, summing to one.
+        weights: By how much the score Σ w_i exp f_i counts each class; all 1 is the paper's own.
+        spread: None where T = I, as in the paper.
+    """
+
+    offsets: NDArray[np.float64]
+    between: NDArray[np.float64]
+    priors: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    spread: Spread | None
+
+    @property
+    def dimension(self) -> int:
+        """The number of directions that have variance."""
+        return int(self.offsets.shape[1])
+
+    @cached_property
+    def squared_distances(self) -> NDArray[np.float64]:
+        """Squared Mahalanobis distances of the class means from the out-of-distribution mean."""
+        return np.asarray(np.vecdot(self.offsets, self.offsets))
+
+    @cached_property
+    def log_weights(self) -> NDArray[np.float64]:
+        """Logarithms of the score's weights; log 0 is -inf."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.weights)
+
+
+def positive_definite(
+    class_means: ArrayLike, covariance: ArrayLike, *, priors: ArrayLike | None = None
+) -> TiedGaussians:
+    """Return Gaussians with these parameters, refusing a covariance without full rank."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RankWarning)
+        gaussians = TiedGaussians.from_parameters(class_means, covariance, priors=priors)
+    if gaussians.rank < gaussians.n_features:
+        raise InputError(
+            f"covariance is not positive definite: its rank is {gaussians.rank} but it has {gaussians.n_features} "
+            f"dimensions; leave out directions without variance, or add a small multiple of the identity"
+        )
+    return gaussians
+
+
+def whiten(
+    gaussians: TiedGaussians,
+    ood_mean: ArrayLike,
+    *,
+    ood_covariance: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+) -> Whitened:
+    """Return the problem in whitened coordinates, checked; weights None is all ones."""
+    d, whitener = gaussians.n_features, gaussians.factor.whitener
+    mean = np.asarray(as_features(np.atleast_2d(_numbers(ood_mean, "ood_mean")), name="ood_mean"), dtype=np.float64)
+    if mean.shape != (1, d):
+        raise InputError(f"ood_mean has shape {np.shape(ood_mean)} but the classes have {d} dimensions; pass one mean")
+    refuse_non_finite(mean, name="ood_mean")
+    offsets = (gaussians.class_means - mean) @ whitener
+    centred = gaussians.whitened_means - gaussians.whitened_means.mean(axis=0)
+    norms = np.vecdot(centred, centred)
+    between = np.maximum(norms[:, np.newaxis] + norms - 2.0 * centred @ centred.T, 0.0)
+    np.fill_diagonal(between, 0.0)
+    spread = None if ood_covariance is None else _spread(_checked_covariance(ood_covariance, d), whitener, offsets)
+    return Whitened(offsets, between, gaussians.priors, _checked_weights(weights, len(offsets)), spread)
+
+
+def _spread(matrix: NDArray[np.float64], whitener: NDArray[np.float64], offsets: NDArray[np.float64]) -> Spread:
+    covariance = whitener.T @ matrix @ whitener
+    covariance = 0.5 * (covariance + covariance.T)
+    if np.count_nonzero(covariance) == np.count_nonzero(np.diag(covariance)):
+        eigenvalues, rotated = np.diag(covariance).copy(), offsets
+    else:
+        eigenvalues, vectors = eigh(covariance, check_finite=False)
+        rotated = offsets @ vectors
+    if eigenvalues.min() < -MOST_NEGATIVE_EIGENVALUE * max(eigenvalues.max(), 0.0) or eigenvalues.max() <= 0.0:
+        raise InputError(
+            "ood_covariance is not positive semi-definite, or is zero; pass the covariance of the out-of-distribution "
+            "rows, or leave it out to take the classes' own"
+        )
+    return Spread(covariance, np.maximum(eigenvalues, 0.0), rotated**2)
+
+
+def _checked_covariance(ood_covariance: ArrayLike, d: int) -> NDArray[np.float64]:
+    matrix = np.asarray(as_features(ood_covariance, name="ood_covariance"), dtype=np.float64)
+    if matrix.shape != (d, d):
+        raise InputError(
+            f"ood_covariance has shape {matrix.shape} but the classes have {d} dimensions; pass a {d} × {d} matrix"
+        )
+    refuse_non_finite(matrix, name="ood_covariance")
+    if not np.allclose(matrix, matrix.T, rtol=1e-9, atol=1e-12 * float(np.abs(matrix).max())):
+        raise InputError("ood_covariance is not symmetric; pass a covariance matrix")
+    return matrix
+
+
+def _checked_weights(weights: ArrayLike | None, n_classes: int) -> NDArray[np.float64]:
+    if weights is None:
+        return np.ones(n_classes)
+    values = np.asarray(_numbers(weights, "weights"), dtype=np.float64)
+    if values.shape != (n_classes,) or not (np.isfinite(values) & (values >= 0.0)).all() or not values.any():
+        raise InputError(
+            f"weights must be {n_classes} numbers of at least 0, not all 0, but is {weights!r}; pass one per class"
+        )
+    return values
+
+
+def _numbers(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be read as numbers: {error}; pass an array of numbers") from error
