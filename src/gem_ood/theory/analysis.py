@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from gem_ood.gaussians import TiedGaussians
 from gem_ood.theory import bounds
 from gem_ood.theory.certificate import certify_whitened, log_floor
-from gem_ood.theory.expectations import LOG_TWO, scaled_in, scaled_out
+from gem_ood.theory.expectations import LOG_TWO, scaled_in, scaled_out, scaled_separation
 from gem_ood.theory.prediction import predict_whitened
 from gem_ood.theory.whitened import positive_definite, whiten
 from gem_ood.thresholds import as_probability
@@ -143,7 +143,7 @@ def analyze_gaussians(
     share = float(as_probability(tpr, name="tpr"))
     problem = whiten(gaussians, ood_mean, ood_covariance=ood_covariance, weights=weights)
     log_in, log_out, shift = scaled_in(problem), scaled_out(problem), -0.5 * problem.dimension * LOG_TWO
-    sign, log_abs = _difference(log_in, log_out)
+    sign, log_abs = scaled_separation(problem)
     logs = {
         "bound_expected_out": bounds.log_bound_expected_out(problem),
         "bound_expected_out_sharp": bounds.log_bound_expected_out_sharp(problem),
@@ -186,14 +186,6 @@ def analyze_gaussians(
             "fpr_floor": _decades(math.log(fpr), floor) if fpr > 0.0 else None,
         },
     )
-
-
-def _difference(log_first: float, log_second: float) -> tuple[int, float]:
-    """Return the sign of exp(first) − exp(second) and the log of its size."""
-    if log_first == log_second:
-        return 0, -math.inf
-    gap = -abs(log_first - log_second)
-    return (1 if log_first > log_second else -1), max(log_first, log_second) + math.log(-math.expm1(gap))
 
 
 def _decades(log_large: float, log_small: float) -> float | None:

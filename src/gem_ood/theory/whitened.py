@@ -111,9 +111,12 @@ def whiten(
 
 
 def _spread(matrix: NDArray[np.float64], whitener: NDArray[np.float64], offsets: NDArray[np.float64]) -> Spread:
-    covariance = whitener.T @ matrix @ whitener
+    if _is_diagonal(whitener):
+        covariance = np.diag(whitener)[:, np.newaxis] * matrix * np.diag(whitener)
+    else:
+        covariance = whitener.T @ matrix @ whitener
     covariance = 0.5 * (covariance + covariance.T)
-    if np.count_nonzero(covariance) == np.count_nonzero(np.diag(covariance)):
+    if _is_diagonal(covariance):
         eigenvalues, rotated = np.diag(covariance).copy(), offsets
     else:
         eigenvalues, vectors = eigh(covariance, check_finite=False)
@@ -124,6 +127,11 @@ def _spread(matrix: NDArray[np.float64], whitener: NDArray[np.float64], offsets:
             "rows, or leave it out to take the classes' own"
         )
     return Spread(covariance, np.maximum(eigenvalues, 0.0), rotated**2)
+
+
+def _is_diagonal(matrix: NDArray[np.float64]) -> bool:
+    is_square = matrix.shape[0] == matrix.shape[1]
+    return is_square and bool(np.count_nonzero(matrix) == np.count_nonzero(np.diag(matrix)))
 
 
 def _checked_covariance(ood_covariance: ArrayLike, d: int) -> NDArray[np.float64]:
