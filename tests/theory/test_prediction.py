@@ -113,3 +113,20 @@ def test_translation_and_rotation_change_nothing():
     here = predict_fpr(TiedGaussians.from_parameters(means, np.eye(7)), np.zeros(7))
     there = predict_fpr(TiedGaussians.from_parameters(means @ rotation + shift, np.eye(7)), shift)
     assert there["gem"].fpr == pytest.approx(here["gem"].fpr, abs=1e-3)
+
+
+def test_a_far_out_of_distribution_mean_does_not_blur_the_classes():
+    """The threshold depends on the classes alone, wherever the out-of-distribution mean is."""
+    means = np.random.default_rng(3).normal(size=(3, 9))
+    gaussians = TiedGaussians.from_parameters(means, np.eye(9))
+    near = predict_fpr(gaussians, means.mean(axis=0))["gem"]
+    far = predict_fpr(gaussians, np.full(9, 1e8))["gem"]
+    assert far.threshold == pytest.approx(near.threshold, abs=0.05)
+    assert far.fpr == 0.0
+
+
+def test_all_means_in_one_place_leave_nothing_to_integrate():
+    gaussians = TiedGaussians.from_parameters(np.ones((3, 4)), np.eye(4))
+    predictions = predict_fpr(gaussians, np.ones(4))
+    assert predictions["gem"].fpr == pytest.approx(0.95, abs=1e-6)
+    assert predictions["gem"].threshold == pytest.approx(np.log(3.0) - 0.5 * chi2.ppf(0.95, 4), abs=1e-4)

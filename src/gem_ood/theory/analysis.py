@@ -201,6 +201,9 @@ def _table(analysis: Analysis) -> list[tuple[str, str, str]]:
     def power(logarithm: float) -> str:
         return f"10^{logarithm / math.log(10.0):.2f}" if math.isfinite(logarithm) else "0"
 
+    def rate(logarithm: float) -> str:
+        return power(logarithm) if logarithm < math.log(1e-4) else f"{math.exp(logarithm):.4g}"
+
     def loose(name: str) -> str:
         decades = analysis.looseness[name]
         return "trivial: D is not positive" if decades is None else f"holds, loose by {decades:.1f} decades"
@@ -235,8 +238,8 @@ def _table(analysis: Analysis) -> list[tuple[str, str, str]]:
         ("predicted FPR, Mahalanobis", number(analysis.predicted_fpr_mahalanobis), ""),
         *([] if optimal is None else [("predicted FPR, best possible", number(optimal), "the likelihood ratio (E8)")]),
         ("certified threshold (B4)", number(analysis.certified_threshold), f"TPR at least {analysis.tpr:g}"),
-        ("certified FPR", power(analysis.log_certified_fpr), "at most, at the certified threshold"),
-        ("floor of the FPR", power(analysis.log_fpr_floor), "no detector at this TPR is below it"),
+        ("certified FPR", rate(analysis.log_certified_fpr), "at most, at the certified threshold"),
+        ("floor of the FPR", rate(analysis.log_fpr_floor), "no detector at this TPR is below it"),
     ]
 
 

@@ -34,7 +34,7 @@ POINTS = 1 << 12
 FEWER_POINTS = 1 << 10
 LARGEST_PRODUCT = 1 << 22
 
-#: Offsets shorter than this share of the longest, once the others are projected out, span no direction of their own.
+#: Offsets shorter than this share of the longest, once others are projected out, span no direction of their own.
 SMALLEST_RELATIVE_LENGTH = 1e-7
 
 #: The cdf of R is tabulated at this many points to solve for thresholds; linear between them, it errs by about 1e-7.
@@ -122,36 +122,50 @@ _Cumulants = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 @dataclass(frozen=True, eq=False)
 class _Reduced:
-    """The problem on the span of the offsets.
+    """The problem on the span of the offsets, seen from the middle of the classes.
 
     Attributes:
-        offsets: Their coordinates there, k × m.
+        means: Coordinates of the class means, k × m.
+        ood_mean: Those of the out-of-distribution mean.
         n_rest: Dimensions of the rest.
         colouring: Turns standard normal points into projections of out-of-distribution rows; None leaves them.
         rest: The first three cumulants of R for projections of out-of-distribution rows.
     """
 
-    offsets: NDArray[np.float64]
+    means: NDArray[np.float64]
+    ood_mean: NDArray[np.float64]
     n_rest: int
     colouring: NDArray[np.float64] | None
     rest: _Cumulants
 
 
 def _reduce(problem: Whitened) -> _Reduced:
-    n_classes, d = problem.offsets.shape
-    if n_classes >= d:
-        basis, coordinates = np.eye(d), problem.offsets
-    else:
-        values, vectors = eigh(problem.offsets @ problem.offsets.T)
-        kept = values > SMALLEST_RELATIVE_LENGTH**2 * max(values[-1], 0.0)
-        lengths = np.sqrt(values[kept])
-        coordinates = vectors[:, kept] * lengths
-        basis = problem.offsets.T @ (vectors[:, kept] / lengths)
-    n_rest = d - coordinates.shape[1]
+    basis = np.eye(problem.dimension) if len(problem.offsets) >= problem.dimension else _span(problem.offsets)
+    # Squares of a long way from the out-of-distribution mean would swallow the distances among the classes.
+    middle, n_rest = problem.offsets.mean(axis=0), problem.dimension - basis.shape[1]
+    means, ood_mean = (problem.offsets - middle) @ basis, -middle @ basis
     if problem.spread is None:
         chi_square = np.array([[1.0], [2.0], [8.0]]) * n_rest
-        return _Reduced(coordinates, n_rest, None, lambda _: chi_square)
-    return _Reduced(coordinates, n_rest, *_given_projection(problem.spread.covariance, basis))
+        return _Reduced(means, ood_mean, n_rest, None, lambda _: chi_square)
+    return _Reduced(means, ood_mean, n_rest, *_given_projection(problem.spread.covariance, basis))
+
+
+def _span(offsets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return an orthonormal basis, d × m, of the span of fewer than d offsets.
+
+    The differences among the classes come first and their common offset after: where the latter is long, it would
+    drown them.
+    """
+    common = offsets.mean(axis=0)
+    centred = offsets - common
+    values, vectors = eigh(centred @ centred.T)
+    kept = values > SMALLEST_RELATIVE_LENGTH**2 * values[-1]
+    basis = centred.T @ (vectors[:, kept] / np.sqrt(values[kept]))
+    for _ in range(2):  # once more for what rounding left
+        common = common - basis @ (basis.T @ common)
+    length = float(np.linalg.norm(common))
+    is_longer = length > SMALLEST_RELATIVE_LENGTH * float(np.abs(offsets).max())
+    return np.column_stack([basis, common / length]) if is_longer else np.asarray(basis)
 
 
 def _given_projection(
@@ -195,7 +209,7 @@ class _Sample:
 
 def _sample(reduced: _Reduced, problem: Whitened, generator: np.random.Generator) -> _Sample:
     """Return the scores of in- and out-of-distribution projections, drawn from one scrambled Sobol sequence."""
-    k, m = reduced.offsets.shape
+    k, m = reduced.means.shape
     n_points = POINTS if k * max(m, 1) <= LARGEST_PRODUCT else FEWER_POINTS
     engine = qmc.Sobol(m + 1, scramble=True, rng=generator)
     size = 1 << int(np.log2(min(rows_per_chunk(3 * (m + 1) + 2 * k), n_points)))  # Sobol wants powers of two
@@ -208,22 +222,24 @@ def _sample(reduced: _Reduced, problem: Whitened, generator: np.random.Generator
         classes = np.minimum(np.searchsorted(bounds, uniform[:, 0], side="right"), k - 1)
         normal = ndtri(uniform[:, 1:])
         y = normal if reduced.colouring is None else normal @ reduced.colouring
-        for scores, projections in ((inside, reduced.offsets[classes] + normal), (outside, y)):
+        for scores, projections in ((inside, reduced.means[classes] + normal), (outside, reduced.ood_mean + y)):
             for name, values in _projected_scores(projections, reduced, problem).items():
                 scores[name][rows] = values
         cumulants[:, rows] = reduced.rest(y)
     return _Sample(inside, outside, cumulants, problem.spread is None)
 
 
-def _projected_scores(y: NDArray[np.float64], reduced: _Reduced, problem: Whitened) -> dict[str, NDArray[np.float64]]:
-    half_norms = 0.5 * np.vecdot(y, y)
-    logits = y @ reduced.offsets.T - 0.5 * np.vecdot(reduced.offsets, reduced.offsets)
+def _projected_scores(
+    rows: NDArray[np.float64], reduced: _Reduced, problem: Whitened
+) -> dict[str, NDArray[np.float64]]:
+    half_norms, from_ood = 0.5 * np.vecdot(rows, rows), rows - reduced.ood_mean
+    logits = rows @ reduced.means.T - 0.5 * np.vecdot(reduced.means, reduced.means)
     with np.errstate(divide="ignore"):
         joint = logits + np.log(problem.priors)
     return {
         "gem": log_sum_exp(logits + problem.log_weights) - half_norms,
         "mahalanobis": 2.0 * (logits.max(axis=1) - half_norms),
-        "linear-energy": log_sum_exp(joint),
+        "linear-energy": log_sum_exp(joint) - half_norms + 0.5 * np.vecdot(from_ood, from_ood),
         "msp": log_odds(joint),
     }
 
