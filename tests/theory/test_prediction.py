@@ -70,6 +70,17 @@ def test_the_general_law_gives_the_tied_one_where_the_covariances_are_equal():
         assert general[name].threshold == pytest.approx(tied[name].threshold)
 
 
+@pytest.mark.parametrize(("d", "r"), [(8, 10.0), (64, 16.0), (512, 25.0)])
+def test_rates_far_below_one_in_a_million_keep_their_digits(d, r):
+    mean = np.zeros((1, d))
+    mean[0, 0] = r
+    prediction = predict_fpr(TiedGaussians.from_parameters(mean, np.eye(d)), np.zeros(d))["gem"]
+    expected = ncx2.cdf(chi2.ppf(0.95, d), d, r**2)
+    assert 0.0 < expected < 1e-6
+    assert prediction.fpr == pytest.approx(expected, rel=0.05)
+    assert abs(prediction.fpr - expected) < 6.0 * prediction.standard_error
+
+
 def test_the_linear_energy_is_the_best_of_all_and_keeps_its_digits_in_the_tail():
     """E8; against a direct simulation where the rate is large, and the Neyman-Pearson floor where it is tiny."""
     gaussians = TiedGaussians.from_parameters(2.0 * np.eye(5, 16), np.eye(16))

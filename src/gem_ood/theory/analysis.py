@@ -204,6 +204,9 @@ def _table(analysis: Analysis) -> list[tuple[str, str, str]]:
     def rate(logarithm: float) -> str:
         return power(logarithm) if logarithm < math.log(1e-4) else f"{math.exp(logarithm):.4g}"
 
+    def share(value: float) -> str:
+        return f"{value:.3g}" if value >= 1e-4 or value == 0.0 else f"{value:.0e}"
+
     def loose(name: str) -> str:
         decades = analysis.looseness[name]
         return "trivial: D is not positive" if decades is None else f"holds, loose by {decades:.1f} decades"
@@ -232,11 +235,11 @@ def _table(analysis: Analysis) -> list[tuple[str, str, str]]:
         ),
         (
             "predicted FPR, GEM (B3)",
-            number(analysis.predicted_fpr),
-            f"± {analysis.prediction_error:.1g}, at TPR {analysis.tpr:g}",
+            share(analysis.predicted_fpr),
+            f"at TPR {analysis.tpr:g}",
         ),
-        ("predicted FPR, Mahalanobis", number(analysis.predicted_fpr_mahalanobis), ""),
-        *([] if optimal is None else [("predicted FPR, best possible", number(optimal), "the likelihood ratio (E8)")]),
+        ("predicted FPR, Mahalanobis", share(analysis.predicted_fpr_mahalanobis), ""),
+        *([] if optimal is None else [("predicted FPR, best possible", share(optimal), "the likelihood ratio (E8)")]),
         ("certified threshold (B4)", number(analysis.certified_threshold), f"TPR at least {analysis.tpr:g}"),
         ("certified FPR", rate(analysis.log_certified_fpr), "at most, at the certified threshold"),
         ("floor of the FPR", rate(analysis.log_fpr_floor), "no detector at this TPR is below it"),
