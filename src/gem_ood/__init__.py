@@ -15,7 +15,20 @@ from typing import TYPE_CHECKING, Any
 from gem_ood._version import __version__
 
 if TYPE_CHECKING:
-    from gem_ood import detectors, errors, files, gaussians, metrics, scores, storage, thresholds
+    from gem_ood import (
+        claims,
+        detectors,
+        errors,
+        files,
+        gaussians,
+        metrics,
+        reports,
+        scores,
+        simulation,
+        storage,
+        theory,
+        thresholds,
+    )
     from gem_ood.detectors import GEM, MSP, Energy, Head, Mahalanobis, MaxLogit, load
 
 __all__ = [
@@ -26,18 +39,37 @@ __all__ = [
     "Mahalanobis",
     "MaxLogit",
     "__version__",
+    "claims",
     "detectors",
     "errors",
     "files",
     "gaussians",
     "load",
     "metrics",
+    "reports",
     "scores",
+    "simulation",
     "storage",
+    "theory",
     "thresholds",
 ]
 
-_ROOMS = frozenset({"detectors", "errors", "files", "gaussians", "metrics", "scores", "storage", "thresholds"})
+_ROOMS = frozenset(
+    {
+        "claims",
+        "detectors",
+        "errors",
+        "files",
+        "gaussians",
+        "metrics",
+        "reports",
+        "scores",
+        "simulation",
+        "storage",
+        "theory",
+        "thresholds",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -144,3 +144,12 @@ def test_bad_input_is_one_clear_error(changes, words):
     with pytest.raises(InputError, match=words) as caught:
         analyze(**(GOOD | changes))
     assert "\n" not in str(caught.value)
+
+
+def test_bounds_that_are_infinite_for_a_singular_covariance_say_so():
+    result = analyze([[0.0, 0.0], [9.0, 0.0]], np.eye(2), [4.5, 0.0], ood_covariance=np.diag([1.0, 0.0]))
+    assert result.separation_sign == 1
+    assert result.bound_separation_pinsker == math.inf
+    assert result.looseness["bound_separation_pinsker"] is None
+    assert "infinite: S is singular" in str(result)
+    assert math.isfinite(result.bound_separation_total_variation)

@@ -101,3 +101,11 @@ def test_unequal_distances_have_a_higher_floor_than_the_farthest_class_alone():
 def test_an_out_of_distribution_without_width_has_no_floor():
     gaussians = TiedGaussians.from_parameters([[0.0, 0.0]], np.eye(2))
     assert fpr_floor(gaussians, [1.0, 0.0], ood_covariance=np.diag([1.0, 0.0])) == 0.0
+
+
+def test_a_narrow_out_of_distribution_still_has_a_floor():
+    """Orders above one end close to one there; the bound by divergences near KL is what is left."""
+    gaussians = TiedGaussians.from_parameters(np.zeros((1, 2)), np.eye(2))
+    for width in (0.1, 0.01, 0.001):
+        floor = fpr_floor(gaussians, [0.5, 0.0], ood_covariance=np.diag([1.0, width]))
+        assert 0.0 < floor < 1.0

@@ -6,11 +6,15 @@ import typer
 
 from gem_ood._version import __version__
 from gem_ood.cli.calibrate import calibrate
+from gem_ood.cli.certify import certify
 from gem_ood.cli.demo import demo
 from gem_ood.cli.evaluate import evaluate
+from gem_ood.cli.figures import figures
 from gem_ood.cli.fit import fit
 from gem_ood.cli.outcome import OneLineGroup
 from gem_ood.cli.score import score
+from gem_ood.cli.simulate import simulate
+from gem_ood.cli.verify import verify
 
 __all__ = ["app", "main"]
 
@@ -41,7 +45,7 @@ def _root(
     """
 
 
-for _command in (demo, fit, calibrate, score, evaluate):
+for _command in (demo, fit, calibrate, score, evaluate, simulate, figures, certify, verify):
     app.command()(_command)
 
 

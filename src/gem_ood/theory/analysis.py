@@ -49,7 +49,7 @@ class Analysis:
         fpr_floor: B4, at most the FPR of any detector at this TPR.
         log_fpr_floor: Its logarithm.
         looseness: By name of the field, how many decades each bound is from what it bounds; None where D ≤ 0 makes a
-            bound on D trivial, or a rate is 0 to the resolution of the prediction.
+            bound on D trivial, where it is infinite because S is singular, or where a rate is 0.
     """
 
     n_classes: int
@@ -209,7 +209,9 @@ def _table(analysis: Analysis) -> list[tuple[str, str, str]]:
 
     def loose(name: str) -> str:
         decades = analysis.looseness[name]
-        return "trivial: D is not positive" if decades is None else f"holds, loose by {decades:.1f} decades"
+        if decades is not None:
+            return f"holds, loose by {decades:.1f} decades"
+        return "trivial: D is not positive" if analysis.separation_sign <= 0 else "infinite: S is singular"
 
     def number(value: float) -> str:
         return f"{value:.6g}"

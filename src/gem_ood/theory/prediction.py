@@ -52,7 +52,7 @@ class Prediction:
     Attributes:
         fpr: The share of out-of-distribution rows at or above the threshold.
         standard_error: Of `fpr`, from independent scramblings of the points. Where S is not Σ it leaves out what the
-            three moments cost, up to 0.003 in tests, and rates under about 1e-4 are not resolved.
+            three moments cost, a few thousandths, and rates under about 1e-4 are not resolved.
         threshold: The score that the asked share of in-distribution rows reaches.
         tpr: That share.
     """

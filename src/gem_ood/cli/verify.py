@@ -1,0 +1,95 @@
+"""`gem-ood verify`: every claim of the paper, its errata and what goes beyond it, checked on the spot."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gem_ood.cli.console import print_json, print_table, print_text
+from gem_ood.cli.options import Json
+
+if TYPE_CHECKING:
+    from gem_ood.claims import Result
+    from gem_ood.claims.verifying import Progress
+
+__all__ = ["verify"]
+
+#: Some verdict is not the documented one.
+EXIT_DIFFERENT = 1
+
+
+def verify(
+    *,
+    item: Annotated[
+        list[str] | None,
+        typer.Option("--item", metavar="NAME", help="Only this item, such as P22, E5 or B3; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same figures.")] = 0,
+    json: Json = False,
+) -> None:
+    """Check every claim of the paper (P1-P39), its errata (E1-E15) and what goes beyond it (B1-B9), in under a minute.
+
+    Example: gem-ood verify --item P22 --item E5
+
+    Exit code 1 if a verdict is not the documented one.
+    """
+    from gem_ood.claims import verify as check
+
+    with _progress() as progress:
+        results = check(item, seed=seed, progress=progress)
+    if json:
+        print_json({"seed": seed, "results": [_as_dict(result) for result in results], "summary": _summary(results)})
+    else:
+        rows = [[result.item, result.statement, result.computed, result.verdict] for result in results]
+        print_table(["item", "statement", "computed", "verdict"], rows, n_names=4)
+        print_text(_summary(results))
+    if not all(result.is_as_documented for result in results):
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _as_dict(result: "Result") -> dict[str, Any]:
+    return {
+        "item": result.item,
+        "statement": result.statement,
+        "computed": result.computed,
+        "verdict": result.verdict,
+        "documented": str(result.documented),
+        "is_as_documented": result.is_as_documented,
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _summary(results: Sequence["Result"]) -> str:
+    from gem_ood.claims import Verdict
+
+    def count(verdict: Verdict, one: str, many: str) -> str:
+        n = sum(result.found is verdict for result in results)
+        return f"{n} {one if n == 1 else many}"
+
+    counts = [
+        count(Verdict.HOLDS, "holds", "hold"),
+        count(Verdict.LOOSE, "holds loosely", "hold loosely"),
+        count(Verdict.CORRECTED, "false as printed and corrected here", "false as printed and corrected here"),
+    ]
+    if any(result.found is Verdict.FAILS for result in results):
+        counts.append(count(Verdict.FAILS, "fails", "fail"))
+    others = [f"{result.item} ({result.documented})" for result in results if not result.is_as_documented]
+    end = f"not as documented: {', '.join(others)}" if others else "all verdicts are the documented ones"
+    return f"{len(results)} item{'' if len(results) == 1 else 's'}: {', '.join(counts)}; {end}"
+
+
+@contextmanager
+def _progress() -> Iterator["Progress | None"]:
+    """Show the item at work and how many are done, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:>4}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda n_done, n_all, item: bar.update(task, completed=n_done, total=n_all, description=item)

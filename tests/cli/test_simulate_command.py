@@ -1,0 +1,116 @@
+"""`gem-ood simulate`: what it prints and writes, and what it refuses. The studies are real, only smaller."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gem_ood import simulation
+from gem_ood.cli import app
+
+GRIDS = {"distance": [2, 8], "dimension": [30, 60], "classes": [3, 6]}
+
+
+@pytest.fixture(autouse=True)
+def small_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+    full_size = simulation.run_study
+
+    def smaller(name: str, **options: Any) -> simulation.Study:
+        curves = {} if name == "classes" else {"n_classes": (3, 6)}
+        return full_size(name, **options, **curves, grid=GRIDS[name], dimension=40, distance=4.0, n_in=400, n_out=400)
+
+    monkeypatch.setattr(simulation, "run_study", smaller)
+
+
+def run(*arguments: Any) -> str:
+    result = CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def fail(*arguments: Any) -> str:
+    result = CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("gem-ood: error: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    return result.stderr
+
+
+def test_help_has_an_example() -> None:
+    assert "Example: gem-ood simulate distance" in " ".join(run("--help").split())
+
+
+def test_a_study_is_a_table_under_its_protocol() -> None:
+    lines = run("distance", "--runs", 3, "--seed", 2).splitlines()
+    assert "400 in-distribution and 400 out-of-distribution rows" in lines[0]
+    assert "runs 3, seed 2" in lines[0]
+    assert "balanced" in lines[1]
+    assert "half-open" in lines[1]
+    header = next(place for place, line in enumerate(lines) if line.startswith("r "))
+    assert lines[header].split() == ["r", "k", "GEM", "predicted", "Mahalanobis", "MSP", "f'-energy"]
+    study = simulation.run_study("distance", runs=3, seed=2)
+    for line, point in zip(lines[header + 1 :], study.points, strict=True):
+        value, classes, mean, _, spread, predicted, *others = line.split()
+        assert (float(value), int(classes)) == (point.value, point.setting.n_classes)
+        numbers = (point.mean(), point.spread(), point.predicted["gem"])
+        assert [mean, spread, predicted] == [f"{100 * number:.2f}" for number in numbers]
+        assert others == [f"{100 * point.mean(score):.2f}" for score in ("mahalanobis", "msp", "linear-energy")]
+
+
+def test_all_is_the_three_studies_in_one_json_object() -> None:
+    output = run("all", "--runs", 2, "--sampler", "projected", "--json")
+    assert output.count("\n") == 1
+    found = json.loads(output)["studies"]
+    assert [study["study"] for study in found] == ["distance", "dimension", "classes"]
+    assert {study["sampler"] for study in found} == {"projected"}
+    assert found[2]["curves"][0]["points"][1]["setting"]["n_classes"] == 6
+
+
+def test_a_single_run_shows_no_spread() -> None:
+    assert "±" not in run("classes", "--runs", 1).split("\n", 1)[1]
+
+
+def test_the_same_seed_prints_the_same_numbers_and_another_others() -> None:
+    assert run("classes", "--seed", 1) == run("classes", "--seed", 1)
+    assert run("classes", "--seed", 1) != run("classes", "--seed", 2).replace("seed 2", "seed 1")
+
+
+def test_every_run_is_written_to_a_table(tmp_path: Path) -> None:
+    out = tmp_path / "runs.csv"
+    assert f"Every run: {out}" in run("all", "--runs", 2, "--out", out)
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert ",".join(rows[0]) == "study,varied,value,n_classes,dimension,distance,score,run,fpr,predicted"
+    assert len(rows) == (4 + 4 + 2) * 4 * 2
+    study = simulation.run_study("dimension", runs=2)
+    written = [float(row["fpr"]) for row in rows if row["study"] == "dimension" and row["score"] == "msp"]
+    np.testing.assert_array_equal(written, np.concatenate([point.rates["msp"] for point in study.points]))
+
+
+def test_everything_is_written_as_json(tmp_path: Path) -> None:
+    out = tmp_path / "study.json"
+    run("classes", "--runs", 2, "--out", out)
+    assert json.loads(out.read_text()) == {"studies": [simulation.run_study("classes", runs=2).as_dict()]}
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["depth"], "'depth' is not one of"),
+        ([], "Missing argument 'STUDY'"),
+        (["all", "--runs", 0], "runs is 0; pass a whole number of at least 1"),
+        (["all", "--seed", -1], "seed is -1; pass a whole number of at least 0"),
+        (["all", "--sampler", "half"], "'half' is not one of"),
+        (["all", "--out", "study.xlsx"], "study.xlsx has the suffix '.xlsx' but .json"),
+        (["all", "--out", "missing/study.csv"], "the directory missing does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(arguments: list[Any], message: str) -> None:
+    assert message in fail(*arguments)

@@ -1,0 +1,292 @@
+"""Certification of detectors: predicted against measured, each score in its own units, and every refusal."""
+
+import numpy as np
+import pytest
+
+from gem_ood import GEM, MSP, Mahalanobis
+from gem_ood.errors import InputError, NotFittedError
+from gem_ood.features import unit_length
+from gem_ood.metrics import fpr_at_tpr
+from gem_ood.theory import analyze_gaussians, certify, certify_batches
+
+N_ROWS = 20_000
+
+
+class _World:
+    """Three Gaussian classes of unequal frequency in eight dimensions, and a Gaussian of another covariance."""
+
+    def __init__(self, seed=3):
+        self.rng = np.random.default_rng(seed)
+        self.mixing = self.rng.normal(size=(8, 8)) + 2.0 * np.eye(8)
+        self.means = 1.2 * self.rng.normal(size=(3, 8)) @ self.mixing
+        self.frequencies = np.array([0.6, 0.3, 0.1])
+        self.ood_mixing = np.diag(np.linspace(0.3, 1.6, 8)) @ self.mixing
+
+    def inside(self, n, *, is_balanced=True):
+        labels = self.rng.choice(3, size=n, p=None if is_balanced else self.frequencies)
+        return self.means[labels] + self.rng.normal(size=(n, 8)) @ self.mixing, labels
+
+    def outside(self, n):
+        return self.means.mean(axis=0) + self.rng.normal(size=(n, 8)) @ self.ood_mixing
+
+
+@pytest.fixture(scope="module")
+def world():
+    return _World()
+
+
+@pytest.fixture(scope="module")
+def sets(world):
+    """Rows to fit, to certify with, and out-of-distribution ones."""
+    return world.inside(N_ROWS), world.inside(N_ROWS), world.outside(N_ROWS)
+
+
+@pytest.fixture(scope="module")
+def gem(sets):
+    return GEM().fit(*sets[0])
+
+
+@pytest.mark.parametrize("detector", [GEM(), Mahalanobis(), GEM(covariance="oas")], ids=["gem", "mahalanobis", "oas"])
+def test_gaussian_rows_are_kept_as_predicted(sets, detector):
+    fit, new, ood = sets
+    result = certify(detector.fit(*fit), ood=ood, id=new[0], id_labels=new[1])
+    asked, certified = result.rates
+    # A share of 20,000 rows has a standard error below 0.0036, and so has the fit's: 0.02 is about four.
+    assert 0.05 < asked.measured_fpr < 0.95
+    assert result.predicted_fpr == pytest.approx(asked.measured_fpr, abs=0.02)
+    assert asked.predicted_fpr_here == pytest.approx(asked.measured_fpr, abs=0.02)
+    assert certified.predicted_fpr_here == pytest.approx(certified.measured_fpr, abs=0.02)
+    assert certified.measured_tpr >= 0.95 - 4 * np.sqrt(0.05 * 0.95 / N_ROWS)
+    assert certified.measured_fpr <= certified.fpr_bound
+    assert result.trust == "close"
+    assert not result.analysis.is_tied
+    assert result.ood_covariance_from == "rows"
+    assert "Whether out-of-distribution rows are Gaussian is not tested" in str(result)
+
+
+def test_weighted_scores_are_certified_in_their_own_units(world):
+    fit, new = world.inside(N_ROWS, is_balanced=False), world.inside(N_ROWS, is_balanced=False)
+    for priors in ("empirical", [0.6, 0.3, 0.1]):
+        detector = GEM(priors=priors).fit(*fit)
+        result = certify(detector, ood=world.outside(N_ROWS), id=new[0], id_labels=new[1])
+        asked, certified = result.rates
+        assert asked.predicted_fpr == pytest.approx(asked.measured_fpr, abs=0.02)
+        assert certified.measured_tpr >= 0.95 - 4 * np.sqrt(0.05 * 0.95 / N_ROWS)
+        # weights that sum to one lower every score: in the units of the unweighted one, the threshold would be too high
+        unweighted = analyze_gaussians(detector.gaussians_, np.zeros(8)).certified_threshold
+        assert certified.threshold < unweighted
+
+
+def test_the_analysis_is_that_of_the_rows_mean_and_covariance(gem, sets):
+    ood = sets[2]
+    direct = analyze_gaussians(gem.gaussians_, ood.mean(axis=0), ood_covariance=np.cov(ood.T))
+    analysis = certify(gem, ood=ood).analysis
+    np.testing.assert_allclose(analysis.half_distances, direct.half_distances, rtol=1e-9)
+    assert analysis.log_expected_out == pytest.approx(direct.log_expected_out, rel=1e-9)
+    assert analysis.predicted_fpr == pytest.approx(direct.predicted_fpr, abs=4e-3)  # two sets of points
+    assert analysis.certified_fpr == pytest.approx(direct.certified_fpr, rel=1e-6)
+
+
+def test_measured_rates_are_shares_of_rows(gem, sets):
+    (id_rows, id_labels), ood = sets[1], sets[2]
+    asked, certified = certify(gem, ood=ood, id=id_rows, id_labels=id_labels, tpr=0.9).rates
+    id_scores, ood_scores = gem.score_samples(id_rows), gem.score_samples(ood)
+    assert asked.measured_fpr == fpr_at_tpr(id_scores, ood_scores, tpr=0.9)
+    assert asked.measured_tpr == np.mean(id_scores >= asked.threshold)
+    assert certified.measured_fpr == np.mean(ood_scores >= certified.threshold)
+    low, high = certified.measured_fpr_interval
+    assert low < certified.measured_fpr < high
+
+
+def test_half_of_the_mahalanobis_threshold_is_that_of_gem(gem, sets):
+    fit, _, ood = sets
+    gem_rates = certify(gem, ood=ood).rates[-1]
+    rates = certify(Mahalanobis().fit(*fit), ood=ood).rates[-1]
+    assert rates.threshold == pytest.approx(2.0 * gem_rates.threshold)
+    assert rates.measured_fpr <= gem_rates.measured_fpr
+
+
+def test_normalised_detectors_are_certified_on_rows_of_unit_length(sets):
+    fit, new, ood = sets
+    scaled = certify(GEM(normalize=True).fit(*fit), ood=ood, id=new[0], id_labels=new[1])
+    by_hand = certify(
+        GEM().fit(unit_length(fit[0]), fit[1]), ood=unit_length(ood), id=unit_length(new[0]), id_labels=new[1]
+    )
+    assert scaled.predicted_fpr == pytest.approx(by_hand.predicted_fpr, abs=1e-6)
+    assert scaled.rates[0].measured_fpr == by_hand.rates[0].measured_fpr
+    assert scaled.diagnosis.overall.ratio == pytest.approx(by_hand.diagnosis.overall.ratio)
+    detector = GEM(normalize=True).fit(*fit)
+    near, far = (certify(detector, ood_mean=scale * np.arange(1.0, 9.0)).predicted_fpr for scale in (1.0, 100.0))
+    assert near == far
+
+
+def test_an_assumed_mean_is_analysed_but_nothing_is_measured(gem):
+    mean = gem.gaussians_.class_means.mean(axis=0)
+    direct = analyze_gaussians(gem.gaussians_, mean)
+    result = certify(gem, ood_mean=mean)
+    assert result.predicted_fpr == direct.predicted_fpr
+    assert result.analysis.is_tied
+    assert result.ood_covariance_from == "classes"
+    assert all(rates.measured_fpr is None for rates in result.rates)
+    assert "takes out-of-distribution rows" in str(result)
+    assert "is not tested: pass held-out" in str(result)
+    assert result.trust is None
+    assert certify(gem, ood_mean=mean[np.newaxis]).predicted_fpr == result.predicted_fpr
+
+
+def test_an_assumed_covariance_is_used(gem, sets):
+    ood = sets[2]
+    result = certify(gem, ood_mean=ood.mean(axis=0), ood_covariance=np.cov(ood.T))
+    assert result.ood_covariance_from == "given"
+    assert result.predicted_fpr == pytest.approx(certify(gem, ood=ood).predicted_fpr, abs=4e-3)
+    # both draw 20,000 rows of one law: four standard errors of their difference
+    there = certify(gem, ood=ood).rates[-1].predicted_fpr_here
+    assert result.rates[-1].predicted_fpr_here == pytest.approx(there, abs=4 * np.sqrt(0.5 / N_ROWS))
+
+
+def test_one_row_gives_a_mean_and_the_classes_covariance(gem, sets):
+    for ood in (sets[2][:1], np.repeat(sets[2][:1], 5, axis=0)):
+        result = certify(gem, ood=ood)
+        assert result.analysis.is_tied
+        assert result.ood_covariance_from == "classes"
+        assert "do not vary" in str(result)
+
+
+def test_few_rows_and_an_ill_conditioned_fit_still_have_a_prediction(world):
+    # Whitening such a covariance afterwards would leave eigenvalues below zero by far more than rounding.
+    scales = np.logspace(0, -5, 40)
+    rotation = np.linalg.qr(world.rng.normal(size=(40, 40)))[0]
+    detector = GEM().fit((world.rng.normal(size=(4000, 40)) * scales) @ rotation)
+    result = certify(detector, ood=0.1 + (world.rng.normal(size=(7, 40)) * scales) @ rotation)
+    assert 0.0 <= result.predicted_fpr <= 1.0
+    assert "7 out-of-distribution rows vary in fewer than 40 directions" in str(result)
+
+
+def test_calibration_scores_stand_in_for_rows(sets):
+    fit, new, ood = sets
+    detector = GEM().fit(*fit).calibrate(new[0], tpr=0.9)
+    result = certify(detector, ood=ood)
+    asked, own, certified = result.rates
+    assert result.id_scores_from == "calibration"
+    assert result.diagnosis is None
+    assert result.trust == "close"
+    # Massart: 20,000 calibration rows and as many of the model exceed 0.02 apart about once in 3,000 seeds.
+    assert result.calibration_distance < 0.02
+    assert asked.measured_tpr == pytest.approx(0.95, abs=1e-3)
+    assert (own.threshold, own.asked_tpr) == (detector.offset_, 0.9)
+    assert own.measured_fpr == np.mean(~detector.is_ood(ood))
+    assert certified.measured_tpr == np.mean(detector.calibration_scores_ >= certified.threshold)
+    assert "diagnosis by class and direction" in str(result)
+
+
+def test_calibration_scores_of_heavy_tails_are_distrusted(sets, world):
+    fit, new, ood = sets
+    centres = world.means[new[1]]
+    heavy = centres + (new[0] - centres) * world.rng.choice([0.5, 2.0], size=(N_ROWS, 1))
+    for detector in (GEM(), Mahalanobis()):
+        result = certify(detector.fit(*fit).calibrate(heavy), ood=ood)
+        assert result.trust == "poor"
+        assert result.calibration_distance > 0.15
+
+
+def test_the_side_that_is_not_gaussian_is_named(gem, sets, world):
+    (rows, labels), ood = sets[1], sets[2]
+    centres = world.means[labels]
+    heavy = centres + (rows - centres) * world.rng.choice([0.5, 2.0], size=(N_ROWS, 1))
+    inside = certify(gem, ood=ood, id=heavy, id_labels=labels)
+    assert "mostly that the in-distribution rows are not Gaussian" in str(inside)
+    assert inside.trust == "poor"
+    # half of the rows are a class's own: no Gaussian of that mean and covariance is kept as often
+    split = np.concatenate([rows[: N_ROWS // 2], ood[: N_ROWS // 2] + 60.0])
+    outside = certify(gem, ood=split, id=rows, id_labels=labels)
+    assert "mostly that the out-of-distribution rows are not Gaussian" in str(outside)
+    assert outside.trust == "close"
+
+
+def test_batches_give_what_arrays_give(gem, sets):
+    (rows, labels), ood = sets[1], sets[2]
+    whole = certify(gem, ood=ood, id=rows, id_labels=labels)
+    cuts = (5, 6000)
+    streamed = certify_batches(
+        gem,
+        ood=((part, None) for part in np.split(ood, cuts)),
+        id=zip(np.split(rows, cuts), np.split(labels, cuts), strict=True),
+    )
+    # Rounding may turn the axes that the points of the prediction lie on; both are within its standard error.
+    assert streamed.predicted_fpr == pytest.approx(whole.predicted_fpr, abs=6 * whole.analysis.prediction_error)
+    assert streamed.rates[0].measured_fpr == whole.rates[0].measured_fpr
+    assert streamed.diagnosis.overall == whole.diagnosis.overall
+
+
+def test_a_fit_without_labels_has_one_class_whatever_the_rows_say(sets):
+    (rows, labels), ood = sets[1], sets[2]
+    result = certify(GEM().fit(sets[0][0]), ood=ood, id=rows, id_labels=labels + 100)
+    assert len(result.diagnosis.by_class) == 1
+    assert "without labels" not in str(result)
+
+
+def test_a_declared_class_without_rows_is_left_out(sets):
+    rows, labels = sets[0]
+    detector = GEM().partial_fit(rows, labels, classes=[0, 1, 2, 3])
+    result = certify(detector, ood=sets[2], id=sets[1][0], id_labels=sets[1][1])
+    assert result.diagnosis.n_fit == N_ROWS
+
+
+def test_all_of_it_is_in_the_dictionary(gem, sets):
+    values = certify(gem, ood=sets[2], id=sets[1][0]).as_dict()
+    assert values["analysis"]["n_classes"] == 3
+    assert values["diagnosis"]["n_rows"] == N_ROWS
+    assert values["summary"][0].startswith("Where 95 %")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, "pass either ood"),
+        ({"ood": np.zeros((2, 8)), "ood_mean": np.zeros(8)}, "pass either ood"),
+        ({"ood": np.zeros((2, 8)), "ood_covariance": np.eye(8)}, "ood_covariance goes with ood_mean"),
+        ({"ood_mean": np.zeros(7)}, r"ood_mean has shape \(7,\) but the detector was fitted on 8 features"),
+        ({"ood_mean": np.zeros((2, 8))}, r"ood_mean has shape \(2, 8\)"),
+        ({"ood_mean": np.full(8, np.inf)}, "ood_mean row 0, column 0 is infinity"),
+        ({"ood_mean": ["a"] * 8}, "cannot be read as numbers"),
+        ({"ood_mean": np.zeros(8), "ood_covariance": -np.eye(8)}, "not positive semi-definite"),
+        ({"ood": np.zeros((2, 7))}, "7 features"),
+        ({"ood": np.full((2, 8), np.nan)}, "is NaN"),
+        ({"ood": np.zeros((2, 8)), "tpr": 0.0}, "tpr"),
+        ({"ood": np.zeros((2, 8)), "id_labels": [0, 1]}, "id_labels came without id"),
+        ({"ood": np.zeros((2, 8)), "id": np.zeros((2, 8)), "id_labels": [0, 5]}, "labels holds 5, no class"),
+    ],
+)
+def test_bad_input_is_refused(gem, change, words):
+    with pytest.raises(InputError, match=words):
+        certify(gem, **change)
+
+
+def test_batches_without_rows_are_refused(gem):
+    with pytest.raises(InputError, match="ood holds no rows"):
+        certify_batches(gem, ood=[])
+    with pytest.raises(InputError, match="no rows to diagnose"):
+        certify_batches(gem, ood_mean=np.zeros(8), id=[])
+
+
+def test_detectors_that_the_theory_does_not_cover_are_refused(sets):
+    fit = sets[0]
+    with pytest.raises(InputError, match="relative=True"):
+        certify(GEM(relative=True).fit(*fit), ood=fit[0])
+    with pytest.raises(InputError, match="not a MSP"):
+        certify(MSP().fit(fit[0], fit[1]), ood=fit[0])
+    with pytest.raises(NotFittedError):
+        certify(GEM(), ood=fit[0])
+
+
+@pytest.mark.parametrize(("name", "measured"), [("ood_svhn", 0.5249), ("ood_textures", 0.3467), ("ood_places", 0.7919)])
+def test_real_features_show_how_little_the_prediction_is_worth(cifar10, name, measured):
+    test = cifar10["test"]
+    detector = GEM().fit(cifar10["train"]["features"], cifar10["train"]["labels"])
+    result = certify(detector, ood=cifar10[name]["features"], id=test["features"], id_labels=test["labels"])
+    asked, certified = result.rates
+    assert asked.measured_fpr == pytest.approx(measured, abs=5e-4)
+    assert asked.predicted_fpr < asked.measured_fpr - 0.2
+    assert certified.measured_tpr < 0.85
+    assert result.trust == "poor"
+    assert "should not be relied on here" in result.summary[-1]
