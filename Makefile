@@ -9,7 +9,7 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 TEST_ENV = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: demo test lint docs bench bench-quick golden clean
+.PHONY: demo test lint docs bench bench-quick figures golden clean
 
 demo: $(VENV)/.demo
 	@mkdir -p build
@@ -32,6 +32,10 @@ bench: $(BENCH_VENV)/.ready
 
 bench-quick: $(VENV)/.demo
 	$(VENV)/bin/python benchmarks/run.py --quick
+
+figures: $(VENV)/.test
+	$(VENV)/bin/gem-ood figures --out docs/images
+	rm docs/images/*.png
 
 golden: $(VENV)/.test
 	$(VENV)/bin/python tests/golden/make.py
