@@ -70,7 +70,9 @@ def _msp(generator: np.random.Generator) -> Finding:
         error < ROUNDING,
         msp_far > msp_near,
         ratio > 1.0,
-        computed=f"formula ≤ {error:.0e}; means ±2: MSP(6) − MSP(2) = {msp_far - msp_near:.0e}, p(2)/p(6) = {ratio:.0f}",
+        computed=(
+            f"formula ≤ {error:.0e}; means ±2: MSP(6) > MSP(2) by {msp_far - msp_near:.0e}, p(2)/p(6) = {ratio:.0f}"
+        ),
     )
 
 

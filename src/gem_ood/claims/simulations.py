@@ -18,7 +18,7 @@ from gem_ood.simulation import Setting
 from gem_ood.simulation.running import for_each
 from gem_ood.simulation.studies import CURVES
 
-__all__ = ["Simulated", "shared_study"]
+__all__ = ["RUNS", "Simulated", "shared_study"]
 
 #: As many as the paper's.
 RUNS = 5
@@ -158,7 +158,7 @@ def _distance(generator: np.random.Generator) -> Finding:
     peaks = [max(range(10), key=lambda place: curve[place].mean) for curve in (few, many)]
     first, top = many[0], many[peaks[1]]
     falls = all(
-        _rises(curve[:peak:-1]) and curve[-1].mean < 1e-3 and curve[-1].predicted < 1e-3
+        _rises(curve[peak:][::-1]) and curve[-1].mean < 1e-3 and curve[-1].predicted < 1e-3
         for curve, peak in zip((few, many), peaks, strict=True)
     )
     off = max(point.errors_off for point in points)
