@@ -308,7 +308,8 @@ def _operate(name: str, sample: _Sample, n_rest: int, tpr: float) -> tuple[float
     else:
         threshold = fall * _smooth_threshold(known / fall, n_rest, tpr)
         kept = _gamma_cdf((unknown - threshold) / fall, sample.cumulants)
-    return threshold, float(np.mean(kept * sample.weights))
+    # Divided by their own sum, as weights that are 1 on average only nearly are so on the points at hand.
+    return threshold, float(np.vdot(kept, sample.weights) / sample.weights.sum())
 
 
 def _smooth_threshold(reach: NDArray[np.float64], n_rest: int, tpr: float) -> float:
