@@ -49,7 +49,7 @@ def test_another_covariance_is_finite_in_4096_dimensions_too():
     assert result.log_expected_out == pytest.approx(expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 100.0))
 def test_units_and_origin_of_the_features_change_nothing(seed, scale):
     case = configuration(seed, n_classes=3, dimension=4)

@@ -34,9 +34,9 @@ def test_every_bound_holds(seed, is_tied):
     assert result.separation <= slack * result.bound_separation_total_variation
     assert result.bound_separation_total_variation <= slack * result.bound_separation_pinsker
     assert result.bound_separation_total_variation <= slack * result.bound_separation_pinsker_large
-    assert result.fpr_floor <= result.predicted_fpr + 5.0 * result.prediction_error + 0.005
+    assert result.fpr_floor <= result.predicted_fpr
     for name, decades in result.looseness.items():
-        assert decades is None or decades > -0.01 or name in ("certified_fpr", "fpr_floor")
+        assert decades is None or decades > -0.02, name
 
 
 def test_bounds_are_the_papers_formulas_written_out():

@@ -1,7 +1,7 @@
 """`analyze`: everything that the theory says about Gaussian classes and one out-of-distribution Gaussian."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from gem_ood.gaussians import TiedGaussians
 from gem_ood.theory import bounds
 from gem_ood.theory.certificate import certify_whitened, log_floor
 from gem_ood.theory.expectations import LOG_TWO, scaled_in, scaled_out, scaled_separation
-from gem_ood.theory.prediction import predict_whitened
-from gem_ood.theory.whitened import positive_definite, whiten
+from gem_ood.theory.prediction import Predictor, RandomState
+from gem_ood.theory.whitened import Whitened, positive_definite, whiten
 from gem_ood.thresholds import as_probability
 
 __all__ = ["Analysis", "analyze", "analyze_gaussians"]
@@ -48,8 +48,10 @@ class Analysis:
         log_certified_fpr: Its logarithm.
         fpr_floor: B4, at most the FPR of any detector at this TPR.
         log_fpr_floor: Its logarithm.
-        looseness: By name of the field, how many decades each bound is from what it bounds; None where D ≤ 0 makes a
-            bound on D trivial, where it is infinite because S is singular, or where a rate is 0.
+        looseness: By name of the field, how many decades each bound is from what it bounds: the certified FPR from
+            the predicted one at the certified threshold, the floor from the best possible where S = Σ and from GEM's
+            elsewhere. None where D ≤ 0 makes a bound on D trivial, where it is infinite because S is singular, or
+            where a rate is 0.
     """
 
     n_classes: int
@@ -101,7 +103,7 @@ def analyze(
     priors: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     tpr: float = 0.95,
-    random_state: int = 0,
+    random_state: RandomState = 0,
 ) -> Analysis:
     """Return what the theory says about classes N(μ_i, Σ) against out-of-distribution N(m, S).
 
@@ -113,7 +115,7 @@ def analyze(
         priors: How frequent the classes are, summing to one; None is equally.
         weights: Of the score log Σ w_i exp f_i; None is the paper's GEM, all 1. Pass the priors for weighted GEM (P8).
         tpr: The true positive rate that rates are at.
-        random_state: Seed of the prediction's points.
+        random_state: Seed of the prediction's points, or a generator.
 
     >>> result = analyze(10.0 * np.eye(10, 512), np.eye(512), np.zeros(512))
     >>> round(result.log_abs_separation, 2), round(result.predicted_fpr, 2)
@@ -132,7 +134,7 @@ def analyze_gaussians(
     ood_covariance: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     tpr: float = 0.95,
-    random_state: int = 0,
+    random_state: RandomState = 0,
 ) -> Analysis:
     """Return `analyze` of fitted Gaussians; directions without variance are left out.
 
@@ -142,55 +144,96 @@ def analyze_gaussians(
     """
     share = float(as_probability(tpr, name="tpr"))
     problem = whiten(gaussians, ood_mean, ood_covariance=ood_covariance, weights=weights)
-    log_in, log_out, shift = scaled_in(problem), scaled_out(problem), -0.5 * problem.dimension * LOG_TWO
-    sign, log_abs = scaled_separation(problem)
-    logs = {
-        "bound_expected_out": bounds.log_bound_expected_out(problem),
-        "bound_expected_out_sharp": bounds.log_bound_expected_out_sharp(problem),
-        "bound_separation_pinsker": bounds.log_bound_separation_pinsker(problem),
-        "bound_separation_pinsker_large": bounds.log_bound_separation_pinsker_large(problem),
-        "bound_separation_total_variation": bounds.log_bound_separation_total_variation(problem),
-    }
-    predictions = predict_whitened(problem, tpr=share, random_state=random_state)
     certified, floor = certify_whitened(problem, share), log_floor(problem, share)
-    fpr = predictions["gem"].fpr
+    rates = _predicted_rates(problem, share, floor, random_state)
+    bound_values: dict[str, Any] = {name: _exponential(value) for name, value in _log_bounds(problem).items()}
     return Analysis(
         n_classes=gaussians.n_classes,
         dimension=problem.dimension,
         tpr=share,
         is_tied=problem.spread is None,
-        log_expected_in=log_in + shift,
-        log_expected_out=log_out + shift,
-        separation=sign * math.exp(log_abs + shift),
-        separation_sign=sign,
-        log_abs_separation=log_abs + shift,
         half_distances=0.5 * np.sqrt(problem.squared_distances),
-        **{name: _exponential(value) for name, value in logs.items()},
-        predicted_fpr=fpr,
-        predicted_fpr_mahalanobis=predictions["mahalanobis"].fpr,
-        predicted_fpr_optimal=predictions["linear-energy"].fpr if problem.spread is None else None,
-        prediction_error=predictions["gem"].standard_error,
+        **_separation(problem),
+        **bound_values,
+        predicted_fpr=rates.gem,
+        predicted_fpr_mahalanobis=rates.mahalanobis,
+        predicted_fpr_optimal=rates.optimal,
+        prediction_error=rates.error,
         certified_threshold=certified.threshold,
         certified_fpr=certified.fpr,
         log_certified_fpr=certified.log_fpr,
         fpr_floor=math.exp(floor),
         log_fpr_floor=floor,
         looseness={
-            **{
-                name: _decades(value, log_out + shift if name.startswith("bound_expected") else log_abs + shift)
-                if name.startswith("bound_expected") or sign > 0
-                else None
-                for name, value in logs.items()
-            },
-            "certified_fpr": _decades(certified.log_fpr, math.log(fpr)) if fpr > 0.0 else None,
-            "fpr_floor": _decades(math.log(fpr), floor) if fpr > 0.0 else None,
+            **_bound_looseness(problem),
+            "certified_fpr": _decades(certified.log_fpr, _logarithm(rates.at(certified.threshold))),
+            "fpr_floor": _decades(_logarithm(rates.gem if rates.optimal is None else rates.optimal), floor),
         },
     )
+
+
+@dataclass(frozen=True)
+class _PredictedRates:
+    """Predictions kept within what is proven: no rate is under the floor, and the best possible not above the TPR."""
+
+    gem: float
+    mahalanobis: float
+    optimal: float | None
+    error: float
+    at: Callable[[float], float]
+
+
+def _predicted_rates(problem: Whitened, tpr: float, log_floor: float, random_state: RandomState) -> _PredictedRates:
+    predictor, floor = Predictor(problem, random_state), math.exp(log_floor)
+    gem, mahalanobis, optimal = (predictor.predict(name, tpr) for name in ("gem", "mahalanobis", "linear-energy"))
+    return _PredictedRates(
+        gem=max(gem.fpr, floor),
+        mahalanobis=max(mahalanobis.fpr, floor),
+        # Where the likelihood ratio is one and the same for many rows, a threshold cannot split them; chance can.
+        optimal=min(max(optimal.fpr, floor), tpr) if problem.spread is None else None,
+        error=gem.standard_error,
+        at=lambda threshold: predictor.rate_at("gem", threshold),
+    )
+
+
+def _separation(problem: Whitened) -> dict[str, Any]:
+    log_in, log_out, shift = scaled_in(problem), scaled_out(problem), -0.5 * problem.dimension * LOG_TWO
+    sign, log_abs = scaled_separation(problem)
+    return {
+        "log_expected_in": log_in + shift,
+        "log_expected_out": log_out + shift,
+        "separation": sign * math.exp(log_abs + shift),
+        "separation_sign": sign,
+        "log_abs_separation": log_abs + shift,
+    }
+
+
+def _log_bounds(problem: Whitened) -> dict[str, float]:
+    return {
+        "bound_expected_out": bounds.log_bound_expected_out(problem),
+        "bound_expected_out_sharp": bounds.log_bound_expected_out_sharp(problem),
+        "bound_separation_pinsker": bounds.log_bound_separation_pinsker(problem),
+        "bound_separation_pinsker_large": bounds.log_bound_separation_pinsker_large(problem),
+        "bound_separation_total_variation": bounds.log_bound_separation_total_variation(problem),
+    }
+
+
+def _bound_looseness(problem: Whitened) -> dict[str, float | None]:
+    exact = _separation(problem)
+    log_separation = exact["log_abs_separation"] if exact["separation_sign"] > 0 else -math.inf
+    return {
+        name: _decades(value, exact["log_expected_out"] if name.startswith("bound_expected") else log_separation)
+        for name, value in _log_bounds(problem).items()
+    }
 
 
 def _decades(log_large: float, log_small: float) -> float | None:
     decades = (log_large - log_small) / math.log(10.0)
     return decades if math.isfinite(decades) else None
+
+
+def _logarithm(rate: float) -> float:
+    return math.log(rate) if rate > 0.0 else -math.inf
 
 
 def _exponential(logarithm: float) -> float:

@@ -6,6 +6,7 @@ divergences take both covariances.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from gem_ood.theory.divergences import class_divergences, class_total_variations, pinsker, pinsker_large
@@ -56,6 +57,7 @@ def log_bound_separation_total_variation(problem: Whitened) -> float:
     return _log_mean(problem, class_total_variations(problem))
 
 
-def _log_mean(problem: Whitened, values: np.ndarray) -> float:
+def _log_mean(problem: Whitened, values: NDArray[np.float64]) -> float:
+    present = problem.priors > 0.0  # a class without rows has no say, however far it is
     with np.errstate(divide="ignore"):
-        return float(np.log(problem.weights.sum()) + np.log(problem.priors @ values))
+        return float(np.log(problem.weights.sum()) + np.log(problem.priors[present] @ values[present]))

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.special import chdtr, chdtri, log_ndtr, logsumexp, ndtr, ndtri
+from scipy.special import chdtr, gammaincinv, log_ndtr, logsumexp, ndtr, ndtri
 
 from gem_ood.gaussians import TiedGaussians
 from gem_ood.theory.tails import log_near_class
-from gem_ood.theory.whitened import Whitened, whiten
+from gem_ood.theory.whitened import Spread, Whitened, whiten
 from gem_ood.thresholds import as_probability
 
 __all__ = ["Certificate", "certificate", "fpr_floor"]
@@ -17,6 +17,12 @@ __all__ = ["Certificate", "certificate", "fpr_floor"]
 #: Orders of the Rényi divergence that the floor is the best of.
 RENYI_ORDERS_BELOW_ONE = np.linspace(0.02, 0.98, 49)
 RENYI_STEPS_ABOVE_ONE = np.geomspace(1e-3, 1e3, 61)
+
+#: Closer to one than this, the difference of two orders has lost its digits.
+SMALLEST_RENYI_STEP = 1e-6
+
+#: How often a bracket is doubled and halved: 2⁶⁰ is beyond any log-rate, and 120 halvings leave none of it.
+LONGEST_BRACKET, BISECTIONS = 60, 120
 
 
 @dataclass(frozen=True)
@@ -86,20 +92,19 @@ def certify_whitened(problem: Whitened, tpr: float) -> Certificate:
 
 
 def _threshold(problem: Whitened, share: float) -> float:
-    # scipy's chdtri takes the upper tail
-    radius = float(chdtri(problem.dimension, 1.0 - share))
+    radius = 2.0 * float(gammaincinv(0.5 * problem.dimension, share))  # the quantile of χ²
     counted = (problem.priors > 0.0) & (problem.weights > 0.0)
-    log_weights = problem.log_weights[counted]
-    if len(log_weights) and np.ptp(log_weights) == 0.0 and counted.sum() == (problem.priors > 0.0).sum():
+    log_weights, priors = problem.log_weights[counted], problem.priors[counted]
+    if priors.sum() <= share:
+        return -np.inf  # classes that the score does not count are too frequent: only keeping all rows is certain
+    if np.ptp(log_weights) == 0.0 and counted.sum() == (problem.priors > 0.0).sum():
         return float(log_weights[0] - 0.5 * radius)
 
     def kept(threshold: float) -> float:
         reach = np.maximum(2.0 * (log_weights - threshold), 0.0)
-        return float(problem.priors[counted] @ chdtr(problem.dimension, reach)) - share
+        return float(priors @ chdtr(problem.dimension, reach)) - share
 
-    if problem.priors[counted].sum() <= share:
-        return -np.inf  # classes that the score does not count are too frequent: only keeping all rows is certain
-    high, step = float(log_weights.max()), radius
+    high, step = float(log_weights.max()), max(radius, 1.0)
     while kept(high - step) < 0.0:
         step *= 2.0
     return float(brentq(kept, high - step, high))
@@ -109,48 +114,55 @@ def log_floor(problem: Whitened, tpr: float) -> float:
     """Return the log of the floor of a whitened problem."""
     share = float(as_probability(tpr, name="tpr"))
     if problem.spread is not None:
-        return _log_floor_renyi(problem, share)
-    distances, quantile = np.sqrt(problem.squared_distances), float(ndtri(share))
+        return _log_floor_renyi(problem, problem.spread, share)
+    present = problem.priors > 0.0
+    distances, priors = np.sqrt(problem.squared_distances[present]), problem.priors[present]
+    quantile = float(ndtri(share))
     low, high = quantile - float(distances.max()), quantile - float(distances.min())
-    if high - low < 1e-12:
-        return float(log_ndtr(low))
-    return float(log_ndtr(brentq(lambda z: float(problem.priors @ ndtr(z + distances)) - share, low, high)))
+    # Half a millionth more on either side, so that rounding cannot leave the root outside.
+    root = brentq(lambda z: float(priors @ ndtr(z + distances)) - share, low - 5e-7, high + 5e-7)
+    return float(log_ndtr(min(max(root, low), high)))
 
 
-def _log_floor_renyi(problem: Whitened, share: float) -> float:
+def _log_floor_renyi(problem: Whitened, spread: Spread, share: float) -> float:
     """Return the best bound of all orders: a verdict cannot increase a Rényi divergence.
 
     With rates p and q, the divergence d_a of the two coins is at most that of the rows. The integral ∫ P^a Q^(1−a)
     behind the latter is convex in P for a > 1 and concave for a < 1, so its mean over the classes bounds the mixture's.
     """
-    assert problem.spread is not None
-    values = problem.spread.eigenvalues
+    values, present = spread.eigenvalues, problem.priors > 0.0
     if (values == 0.0).any():
         return -np.inf
     # Above one the integral is finite only up to some order, which is close to one where T is narrow anywhere.
     limit = np.inf if values.min() >= 1.0 else values.min() / (1.0 - values.min())
     steps = RENYI_STEPS_ABOVE_ONE * min(1.0, 0.999 * limit / RENYI_STEPS_ABOVE_ONE[-1])
-    orders = np.concatenate([RENYI_ORDERS_BELOW_ONE, 1.0 + steps])
+    orders = np.concatenate([RENYI_ORDERS_BELOW_ONE, 1.0 + steps[steps > SMALLEST_RENYI_STEP]])
     mixed = 1.0 + np.outer(values - 1.0, orders)
     volumes = 0.5 * (orders * np.sum(np.log(values)) - np.sum(np.log(mixed), axis=0))
-    quadratic = 0.5 * orders * (orders - 1.0) * (problem.spread.squared_offsets @ (1.0 / mixed))
-    integrals = volumes + logsumexp(quadratic, b=problem.priors[:, np.newaxis], axis=0)
-    return max(_log_least_rate(float(a), float(bound), share) for a, bound in zip(orders, integrals, strict=True))
+    quadratic = 0.5 * orders * (orders - 1.0) * (spread.squared_offsets[present] @ (1.0 / mixed))
+    integrals = volumes + logsumexp(quadratic, b=problem.priors[present, np.newaxis], axis=0)
+    return float(_log_least_rates(orders, integrals, share).max())
 
 
-def _log_least_rate(order: float, log_integral: float, share: float) -> float:
-    """Return the log of the least q whose coin's divergence of this order from that of `share` is not too large."""
+def _log_least_rates(
+    orders: NDArray[np.float64], log_integrals: NDArray[np.float64], share: float
+) -> NDArray[np.float64]:
+    """Return, for each order, the log of the least q whose coin is not too far from that of `share`, or a bit less."""
 
-    def excess(log_q: float) -> float:
-        stay = order * np.log(share) + (1.0 - order) * log_q
-        leave = order * np.log1p(-share) + (1.0 - order) * np.log1p(-np.exp(log_q))
-        return float(np.logaddexp(stay, leave) - log_integral) / (order - 1.0)
+    def is_too_far(log_q: NDArray[np.float64]) -> NDArray[np.bool_]:
+        stay = orders * np.log(share) + (1.0 - orders) * log_q
+        leave = orders * np.log1p(-share) + (1.0 - orders) * np.log1p(-np.exp(log_q))
+        return np.asarray((np.logaddexp(stay, leave) - log_integrals) / (orders - 1.0) > 0.0)
 
-    if order < 1.0 and order * np.log1p(-share) >= log_integral:
-        return -np.inf  # even q = 0 is near enough
-    high, low = float(np.log(share)), 2.0 * float(np.log(share)) - 1.0
-    if excess(high) >= 0.0:
-        return high
-    while excess(low) < 0.0:
-        low *= 2.0
-    return float(brentq(excess, low, high))
+    # Below order one, even q = 0 may be near enough.
+    is_bounded = (orders > 1.0) | (orders * np.log1p(-share) < log_integrals)
+    high = np.full(len(orders), np.log(share))
+    low = 2.0 * high - 1.0
+    for _ in range(LONGEST_BRACKET):
+        low = np.where(is_too_far(low) | ~is_bounded, low, 2.0 * low)
+    is_bounded &= is_too_far(low)
+    for _ in range(BISECTIONS):  # the lower end stays too far away, so it stays a proof
+        middle = 0.5 * (low + high)
+        far = is_too_far(middle)
+        low, high = np.where(far, middle, low), np.where(far, high, middle)
+    return np.where(is_bounded, low, -np.inf)

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 
 from gem_ood.errors import InputError
-from gem_ood.theory.whitened import Whitened, positive_definite
+from gem_ood.theory.whitened import Whitened, as_numbers, positive_definite
 
 __all__ = ["half_distance", "kl_divergence", "pinsker", "pinsker_large", "total_variation"]
 
@@ -95,14 +95,14 @@ def class_total_variations(problem: Whitened) -> NDArray[np.float64]:
 
 
 def _pair(first: ArrayLike, second: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    one, other = np.atleast_1d(np.asarray(first, float)), np.atleast_1d(np.asarray(second, float))
+    one, other = (np.atleast_1d(as_numbers(mean, "a mean")) for mean in (first, second))
     if one.shape != other.shape or one.ndim != 1:
         raise InputError(f"the means have shapes {one.shape} and {other.shape}; pass two vectors of one length")
     return one, other
 
 
 def _divergence(kl: ArrayLike) -> NDArray[np.float64]:
-    values = np.asarray(kl, dtype=np.float64)
+    values = as_numbers(kl, "kl")
     if not (values >= 0.0).all():
         raise InputError(f"kl is {kl!r}; a divergence is at least 0")
     return values

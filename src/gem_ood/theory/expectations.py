@@ -9,11 +9,14 @@ from scipy.special import logsumexp
 
 from gem_ood.errors import InputError
 from gem_ood.gaussians import TiedGaussians
-from gem_ood.theory.whitened import Whitened, whiten
+from gem_ood.theory.whitened import Whitened, as_numbers, whiten
 
 __all__ = ["log_expected_rescaled", "log_expected_terms", "log_overlap"]
 
 LOG_TWO = float(np.log(2.0))
+
+#: The square of a longer distance overflows.
+LARGEST_DISTANCE = 1e150
 
 
 def log_overlap(distance: ArrayLike, dimension: int) -> NDArray[np.float64]:
@@ -24,11 +27,12 @@ def log_overlap(distance: ArrayLike, dimension: int) -> NDArray[np.float64]:
     >>> log_overlap([0.0, 2.0], 2)
     array([-0.69314718, -1.69314718])
     """
-    gamma = np.asarray(distance, dtype=np.float64)
-    if not (gamma >= 0.0).all() or dimension < 1:
+    gamma = as_numbers(distance, "distance")
+    is_dimension = isinstance(dimension, int | np.integer) and dimension >= 1
+    if not ((gamma >= 0.0) & (gamma < LARGEST_DISTANCE)).all() or not is_dimension:
         raise InputError(
-            f"distance must be at least 0 and dimension at least 1, but they are {distance!r} and {dimension!r}; "
-            f"pass the distance between two means and the number of dimensions"
+            f"distance must be finite and at least 0 and dimension a whole number of at least 1, but they are "
+            f"{distance!r} and {dimension!r}; pass the distance between two means and the number of dimensions"
         )
     return np.asarray(-0.25 * gamma**2 - 0.5 * dimension * LOG_TWO)
 

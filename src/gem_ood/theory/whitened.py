@@ -12,12 +12,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
+from scipy.spatial.distance import pdist, squareform
 
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import as_features, refuse_non_finite
 from gem_ood.gaussians import TiedGaussians
 
-__all__ = ["Spread", "Whitened", "positive_definite", "whiten"]
+__all__ = ["Spread", "Whitened", "as_numbers", "positive_definite", "whiten"]
+
+#: How many of the widest directions of an out-of-distribution covariance are kept.
+WIDEST_DIRECTIONS = 64
+
+#: Third powers of a wider spread would overflow, and no two covariances of real rows differ by so much.
+LARGEST_SPREAD = 1e60
+
+#: Weights of the score add up to less than this, so that no product of them overflows.
+LARGEST_SUM = 1e100
 
 #: Rounding makes the zero eigenvalues of a covariance no more negative than this share of the largest.
 MOST_NEGATIVE_EIGENVALUE = 1e-10
@@ -29,12 +39,14 @@ class Spread:
 
     Attributes:
         covariance: T, d × d.
-        eigenvalues: Of T, at least 0.
+        eigenvalues: Of T, at least 0, and 0 where no more than rounding.
+        widest: Its eigenvectors of largest eigenvalue, d × 64, or all of them.
         squared_offsets: Squares of the offsets δ_i along the eigenvectors of T, k × d.
     """
 
     covariance: NDArray[np.float64]
     eigenvalues: NDArray[np.float64]
+    widest: NDArray[np.float64]
     squared_offsets: NDArray[np.float64]
 
 
@@ -97,36 +109,49 @@ def whiten(
 ) -> Whitened:
     """Return the problem in whitened coordinates, checked; weights None is all ones."""
     d, whitener = gaussians.n_features, gaussians.factor.whitener
-    mean = np.asarray(as_features(np.atleast_2d(_numbers(ood_mean, "ood_mean")), name="ood_mean"), dtype=np.float64)
+    mean = np.asarray(as_features(np.atleast_2d(as_numbers(ood_mean, "ood_mean")), name="ood_mean"), dtype=np.float64)
     if mean.shape != (1, d):
         raise InputError(f"ood_mean has shape {np.shape(ood_mean)} but the classes have {d} dimensions; pass one mean")
     refuse_non_finite(mean, name="ood_mean")
     offsets = (gaussians.class_means - mean) @ whitener
-    centred = gaussians.whitened_means - gaussians.whitened_means.mean(axis=0)
-    norms = np.vecdot(centred, centred)
-    between = np.maximum(norms[:, np.newaxis] + norms - 2.0 * centred @ centred.T, 0.0)
-    np.fill_diagonal(between, 0.0)
+    # by differences: expanded squares would lose classes that are close together beside one that is far
+    between = squareform(pdist(gaussians.whitened_means, "sqeuclidean"))
     spread = None if ood_covariance is None else _spread(_checked_covariance(ood_covariance, d), whitener, offsets)
     return Whitened(offsets, between, gaussians.priors, _checked_weights(weights, len(offsets)), spread)
 
 
 def _spread(matrix: NDArray[np.float64], whitener: NDArray[np.float64], offsets: NDArray[np.float64]) -> Spread:
-    if _is_diagonal(whitener):
-        covariance = np.diag(whitener)[:, np.newaxis] * matrix * np.diag(whitener)
-    else:
-        covariance = whitener.T @ matrix @ whitener
-    covariance = 0.5 * (covariance + covariance.T)
+    covariance = _whitened_covariance(matrix, whitener)
     if _is_diagonal(covariance):
-        eigenvalues, rotated = np.diag(covariance).copy(), offsets
+        eigenvalues, vectors, rotated = np.diag(covariance).copy(), np.eye(len(covariance)), offsets
     else:
         eigenvalues, vectors = eigh(covariance, check_finite=False)
         rotated = offsets @ vectors
-    if eigenvalues.min() < -MOST_NEGATIVE_EIGENVALUE * max(eigenvalues.max(), 0.0) or eigenvalues.max() <= 0.0:
+    # What the products may err by; more of it where Σ is ill-conditioned.
+    rounding = 4.0 * np.finfo(np.float64).eps * float(np.linalg.norm(whitener) ** 2 * np.linalg.norm(matrix))
+    largest = float(eigenvalues.max())
+    if eigenvalues.min() < -max(rounding, MOST_NEGATIVE_EIGENVALUE * largest) or largest <= 0.0:
         raise InputError(
             "ood_covariance is not positive semi-definite, or is zero; pass the covariance of the out-of-distribution "
             "rows, or leave it out to take the classes' own"
         )
-    return Spread(covariance, np.maximum(eigenvalues, 0.0), rotated**2)
+    eigenvalues = np.where(eigenvalues > rounding, eigenvalues, 0.0)
+    widest = vectors[:, np.argsort(-eigenvalues, kind="stable")[:WIDEST_DIRECTIONS]]
+    return Spread(covariance, eigenvalues, widest, rotated**2)
+
+
+def _whitened_covariance(matrix: NDArray[np.float64], whitener: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if _is_diagonal(whitener):
+            covariance = np.diag(whitener)[:, np.newaxis] * matrix * np.diag(whitener)
+        else:
+            covariance = whitener.T @ matrix @ whitener
+    if not (np.abs(covariance) < LARGEST_SPREAD).all():
+        raise InputError(
+            f"ood_covariance is more than {LARGEST_SPREAD:.0e} times as large as covariance in some direction; pass "
+            f"both in the same units"
+        )
+    return np.asarray(0.5 * (covariance + covariance.T))
 
 
 def _is_diagonal(matrix: NDArray[np.float64]) -> bool:
@@ -149,15 +174,22 @@ def _checked_covariance(ood_covariance: ArrayLike, d: int) -> NDArray[np.float64
 def _checked_weights(weights: ArrayLike | None, n_classes: int) -> NDArray[np.float64]:
     if weights is None:
         return np.ones(n_classes)
-    values = np.asarray(_numbers(weights, "weights"), dtype=np.float64)
-    if values.shape != (n_classes,) or not (np.isfinite(values) & (values >= 0.0)).all() or not values.any():
+    values = as_numbers(weights, "weights")
+    is_usable = (values >= 0.0).all() and values.any() and bool(values.sum() < LARGEST_SUM)
+    if values.shape != (n_classes,) or not is_usable:
         raise InputError(
-            f"weights must be {n_classes} numbers of at least 0, not all 0, but is {weights!r}; pass one per class"
+            f"weights must be {n_classes} finite numbers of at least 0, not all 0, but is {weights!r}; pass one "
+            f"per class"
         )
     return values
 
 
-def _numbers(values: ArrayLike, name: str) -> NDArray[np.float64]:
+def as_numbers(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Return an array of real numbers.
+
+    >>> as_numbers([1, 2], "weights")
+    array([1., 2.])
+    """
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
