@@ -179,7 +179,9 @@ def unit_length(rows: NDArray[Any]) -> NDArray[np.float64]:
     return wide
 
 
-def refuse_non_finite(chunk: NDArray[Any], *, first_row: int = 0, name: str = "features") -> None:
+def refuse_non_finite(
+    chunk: NDArray[Any], *, first_row: int = 0, name: str = "features", remedy: str = "remove or impute that row"
+) -> None:
     """Raise, naming the first row and column that hold NaN or infinity.
 
     >>> refuse_non_finite(np.array([[0.0, 1.0], [2.0, np.nan]]), first_row=10)
@@ -193,8 +195,7 @@ def refuse_non_finite(chunk: NDArray[Any], *, first_row: int = 0, name: str = "f
         value = chunk[row, column]
         kind = "NaN" if np.isnan(value) else "infinity (inf)"
         raise InputError(
-            f"{name} row {first_row + int(row)}, column {int(column)} is {kind}; every value must be finite: "
-            f"remove or impute that row"
+            f"{name} row {first_row + int(row)}, column {int(column)} is {kind}; every value must be finite: {remedy}"
         )
 
 

@@ -19,7 +19,7 @@ from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import is_share
 from gem_ood.gaussians.statistics import Statistics
 
-__all__ = ["CovariancePolicy", "Factor", "check_policy", "factorize", "tied_covariance"]
+__all__ = ["CovariancePolicy", "Factor", "check_policy", "factorize", "is_diagonal", "tied_covariance"]
 
 CovariancePolicy = Literal["empirical", "ledoit-wolf", "oas"] | float
 
@@ -118,6 +118,16 @@ def factorize(
     placed = np.zeros((dimension, rank))
     placed[varying] = whitener / scales[:, np.newaxis]
     return Factor(whitener=placed, log_determinant=_log_determinant(covariance, placed))
+
+
+def is_diagonal(matrix: NDArray[np.float64]) -> bool:
+    """Return whether a matrix is square and has nothing off its diagonal.
+
+    >>> is_diagonal(np.eye(2)), is_diagonal(np.ones((2, 2)))
+    (True, False)
+    """
+    is_square = matrix.shape[0] == matrix.shape[1]
+    return is_square and bool(np.count_nonzero(matrix) == np.count_nonzero(np.diag(matrix)))
 
 
 def _whitener(correlation: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gem_ood.features import CHUNK_BYTES, chunks, even_size, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.blas import add_product, product, whiten_triangular
+from gem_ood.gaussians.covariance import is_diagonal
 from gem_ood.gaussians.parallel import run_in_parts
 
 __all__ = ["Consumer", "Kernel"]
@@ -44,15 +45,13 @@ class Kernel:
         dtype: np.dtype[Any],
     ) -> "Kernel":
         """Return the kernel of these float64 parameters, rounded to the working precision."""
-        is_square = whitener.shape[0] == whitener.shape[1]
-        is_diagonal = is_square and np.count_nonzero(whitener) == np.count_nonzero(np.diag(whitener))
         return cls(
             centre=centre.astype(dtype),
             whitener=np.asfortranarray(whitener, dtype=dtype),
             whitened_means=np.ascontiguousarray(whitened_means, dtype=dtype),
             bias=(-0.5 * np.sum(whitened_means**2, axis=1)).astype(dtype),
-            scales=np.diag(whitener).astype(dtype) if is_diagonal else None,
-            is_triangular=is_square and not np.tril(whitener, -1).any(),
+            scales=np.diag(whitener).astype(dtype) if is_diagonal(whitener) else None,
+            is_triangular=whitener.shape[0] == whitener.shape[1] and not np.tril(whitener, -1).any(),
             exact=(centre, whitener, whitened_means),
         )
 

@@ -101,8 +101,8 @@ class TiedGaussians:
         """Return Gaussians with known parameters; classes are numbered from 0 unless named."""
         means = np.array(as_features(class_means, name="class_means"), dtype=np.float64)
         matrix = np.array(as_features(covariance, name="covariance"), dtype=np.float64)
-        refuse_non_finite(means, name="class_means")
-        refuse_non_finite(matrix, name="covariance")
+        refuse_non_finite(means, name="class_means", remedy="mend it")
+        refuse_non_finite(matrix, name="covariance", remedy="mend it")
         n_classes, dimension = means.shape
         if matrix.shape != (dimension, dimension):
             raise InputError(

@@ -99,11 +99,8 @@ def predict_fpr(
     return {name: predictor.predict(name, share) for name in FALL}
 
 
-@dataclass(frozen=True, eq=False)
-class _Inside:
-    """Scores of in-distribution projections without the share of R, by name."""
-
-    scores: dict[str, NDArray[np.float64]]
+#: Scores of projections by name, without the share of R.
+_Scores = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +113,7 @@ class _Outside:
         cumulants: Of R given each, 3 × n.
     """
 
-    scores: dict[str, NDArray[np.float64]]
+    scores: _Scores
     weights: NDArray[np.float64]
     cumulants: NDArray[np.float64]
 
@@ -135,10 +132,10 @@ class Predictor:
 
     def predict(self, name: str, tpr: float) -> Prediction:
         """Return the rate of this score, with its error."""
-        every = np.concatenate([one.scores[name] for one in self._inside])
+        every = np.concatenate([scores[name] for scores in self._inside])
         threshold = self._threshold(name, every, tpr)
         own = [
-            self._rate(name, outside, self._threshold(name, inside.scores[name], tpr))
+            self._rate(name, outside, self._threshold(name, inside[name], tpr))
             for inside, outside in zip(self._inside, self._outside, strict=True)
         ]
         return Prediction(
@@ -166,13 +163,13 @@ class Predictor:
         # Divided by their own sum, as weights that are 1 on average only nearly are so on the points at hand.
         return float(np.vdot(kept, sample.weights) / sample.weights.sum())
 
-    def _draw_inside(self, seed: np.random.SeedSequence) -> _Inside:
+    def _draw_inside(self, seed: np.random.SeedSequence) -> _Scores:
         k, m = self._frame.means.shape
         scores = self._room(self._frame)
         for rows, uniform in _sobol(m + 2, len(scores["gem"]), 4 * k, seed):
             classes = _classes(uniform[:, 0], self._problem.priors)
             self._score(self._frame, self._frame.means[classes] + ndtri(uniform[:, 2:]), scores, rows)
-        return _Inside(scores)
+        return scores
 
     def _draw_outside(self, seed: np.random.SeedSequence) -> _Outside:
         frame, problem, rest = self._ood_frame, self._problem, self._rest
@@ -192,16 +189,14 @@ class Predictor:
             self._score(frame, frame.ood_mean + y, scores, rows)
         return _Outside(scores, weights, cumulants)
 
-    def _room(self, frame: Frame) -> dict[str, NDArray[np.float64]]:
+    def _room(self, frame: Frame) -> _Scores:
         product = frame.means.size
         n_points = POINTS if product <= LARGEST_PRODUCT else FEWER_POINTS
         if frame.n_rest == 0 and product <= SMALL_PRODUCT:
             n_points = MORE_POINTS
         return {name: np.empty(n_points) for name in FALL}
 
-    def _score(
-        self, frame: Frame, rows: NDArray[np.float64], scores: dict[str, NDArray[np.float64]], place: slice
-    ) -> None:
+    def _score(self, frame: Frame, rows: NDArray[np.float64], scores: _Scores, place: slice) -> None:
         half_norms, from_ood = 0.5 * np.vecdot(rows, rows), rows - frame.ood_mean
         logits = rows @ frame.means.T - 0.5 * np.vecdot(frame.means, frame.means)
         with np.errstate(divide="ignore"):

@@ -55,7 +55,7 @@ def _chernoff_near(problem: Whitened, squared_radii: NDArray[np.float64]) -> NDA
         multiplicity = 1
     # The best s solves a balance whose scale is set by the smallest radius and the largest eigenvalue.
     scales = np.concatenate([squared_radii[squared_radii > 0.0], eigenvalues[eigenvalues > 0.0], [1.0]])
-    s = _decades(1e-4 / scales.max(), 1e4 * (1.0 + problem.dimension) / scales.min())
+    s = _logarithmic_grid(1e-4 / scales.max(), 1e4 * (1.0 + problem.dimension) / scales.min())
     growth = 1.0 + 2.0 * np.outer(eigenvalues, s)
     volume = -0.5 * multiplicity * np.sum(np.log(growth), axis=0)
     exponents = np.outer(squared_radii, s) + volume - (squared_offsets @ (1.0 / growth)) * s
@@ -68,12 +68,12 @@ def _chernoff_outside(problem: Whitened, squares: NDArray[np.float64]) -> NDArra
     else:
         eigenvalues, multiplicity = problem.spread.eigenvalues, 1
     # s below 1 / (2 λ_max); the share left of it is what matters near that end.
-    gaps = _decades(1e-12, 0.999)
+    gaps = _logarithmic_grid(1e-12, 0.999)
     s = (1.0 - gaps) / (2.0 * eigenvalues.max())
     volume = -0.5 * multiplicity * np.sum(np.log1p(-2.0 * np.outer(eigenvalues, s)), axis=0)
     return np.asarray(np.minimum((volume - np.outer(squares, s)).min(axis=1), 0.0))
 
 
-def _decades(low: float, high: float) -> NDArray[np.float64]:
+def _logarithmic_grid(low: float, high: float) -> NDArray[np.float64]:
     n_points = 2 + int(GRID_PER_DECADE * np.log10(high / low))
     return np.geomspace(low, high, n_points)

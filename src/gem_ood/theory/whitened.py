@@ -17,6 +17,7 @@ from scipy.spatial.distance import pdist, squareform
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import as_features, refuse_non_finite
 from gem_ood.gaussians import TiedGaussians
+from gem_ood.gaussians.covariance import MOST_NEGATIVE_EIGENVALUE, is_diagonal
 
 __all__ = ["Spread", "Whitened", "as_numbers", "positive_definite", "whiten"]
 
@@ -28,9 +29,6 @@ LARGEST_SPREAD = 1e60
 
 #: Weights of the score add up to less than this, so that no product of them overflows.
 LARGEST_SUM = 1e100
-
-#: Rounding makes the zero eigenvalues of a covariance no more negative than this share of the largest.
-MOST_NEGATIVE_EIGENVALUE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +87,10 @@ def positive_definite(
     class_means: ArrayLike, covariance: ArrayLike, *, priors: ArrayLike | None = None
 ) -> TiedGaussians:
     """Return Gaussians with these parameters, refusing a covariance without full rank."""
+    if isinstance(priors, str):
+        raise InputError(f"priors is {priors!r}; pass one weight per class that sum to 1, or None for equal ones")
+    if not np.any(as_numbers(covariance, "covariance")):
+        raise InputError("covariance is not positive definite: it is zero; pass the covariance within the classes")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RankWarning)
         gaussians = TiedGaussians.from_parameters(class_means, covariance, priors=priors)
@@ -112,7 +114,7 @@ def whiten(
     mean = np.asarray(as_features(np.atleast_2d(as_numbers(ood_mean, "ood_mean")), name="ood_mean"), dtype=np.float64)
     if mean.shape != (1, d):
         raise InputError(f"ood_mean has shape {np.shape(ood_mean)} but the classes have {d} dimensions; pass one mean")
-    refuse_non_finite(mean, name="ood_mean")
+    refuse_non_finite(mean, name="ood_mean", remedy="mend it")
     offsets = (gaussians.class_means - mean) @ whitener
     # by differences: expanded squares would lose classes that are close together beside one that is far
     between = squareform(pdist(gaussians.whitened_means, "sqeuclidean"))
@@ -122,7 +124,7 @@ def whiten(
 
 def _spread(matrix: NDArray[np.float64], whitener: NDArray[np.float64], offsets: NDArray[np.float64]) -> Spread:
     covariance = _whitened_covariance(matrix, whitener)
-    if _is_diagonal(covariance):
+    if is_diagonal(covariance):
         eigenvalues, vectors, rotated = np.diag(covariance).copy(), np.eye(len(covariance)), offsets
     else:
         eigenvalues, vectors = eigh(covariance, check_finite=False)
@@ -142,7 +144,7 @@ def _spread(matrix: NDArray[np.float64], whitener: NDArray[np.float64], offsets:
 
 def _whitened_covariance(matrix: NDArray[np.float64], whitener: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(over="ignore", invalid="ignore"):
-        if _is_diagonal(whitener):
+        if is_diagonal(whitener):
             covariance = np.diag(whitener)[:, np.newaxis] * matrix * np.diag(whitener)
         else:
             covariance = whitener.T @ matrix @ whitener
@@ -154,18 +156,13 @@ def _whitened_covariance(matrix: NDArray[np.float64], whitener: NDArray[np.float
     return np.asarray(0.5 * (covariance + covariance.T))
 
 
-def _is_diagonal(matrix: NDArray[np.float64]) -> bool:
-    is_square = matrix.shape[0] == matrix.shape[1]
-    return is_square and bool(np.count_nonzero(matrix) == np.count_nonzero(np.diag(matrix)))
-
-
 def _checked_covariance(ood_covariance: ArrayLike, d: int) -> NDArray[np.float64]:
     matrix = np.asarray(as_features(ood_covariance, name="ood_covariance"), dtype=np.float64)
     if matrix.shape != (d, d):
         raise InputError(
             f"ood_covariance has shape {matrix.shape} but the classes have {d} dimensions; pass a {d} × {d} matrix"
         )
-    refuse_non_finite(matrix, name="ood_covariance")
+    refuse_non_finite(matrix, name="ood_covariance", remedy="mend it")
     if not np.allclose(matrix, matrix.T, rtol=1e-9, atol=1e-12 * float(np.abs(matrix).max())):
         raise InputError("ood_covariance is not symmetric; pass a covariance matrix")
     return matrix
