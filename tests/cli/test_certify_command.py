@@ -85,6 +85,8 @@ def test_json_holds_what_the_library_returns(data: Path) -> None:
     assert printed["analysis"]["half_distances"] == pytest.approx(result.analysis.half_distances.tolist())
     assert printed["rates"][0]["measured_fpr"] == result.rates[0].measured_fpr
     assert printed["diagnosis"]["by_class"][0]["name"] == "cat"
+    assert printed["diagnosis"]["mix"]["names"] == NAMES.tolist()
+    assert printed["diagnosis"]["mix"]["distance"] == pytest.approx(result.diagnosis.mix.distance)
     assert len(printed["diagnosis"]["kurtosis"]["by_direction"]) == 6
     assert printed["summary"] == list(result.summary)
     assert printed["figure"] is None
@@ -104,7 +106,7 @@ def test_without_in_distribution_rows_it_says_what_to_pass(data: Path) -> None:
     assert "is not tested: pass held-out in-distribution rows" in output
     calibrated = run("certify", data / "ready.safetensors", "--ood", data / "noise.npz")
     assert "keeps 95 % of the calibration rows" in calibrated
-    assert "The calibration scores are" in calibrated
+    assert "The scores of 1,000 calibration rows are" in calibrated
 
 
 def test_rows_without_labels_count_for_the_nearest_class(data: Path, tmp_path: Path) -> None:
@@ -114,6 +116,51 @@ def test_rows_without_labels_count_for_the_nearest_class(data: Path, tmp_path: P
     common = ("certify", data / "gem.safetensors", "--ood", data / "noise.npz", "--id", tmp_path / "rows.npy")
     assert "to the nearest class mean" in run(*common)
     assert "to the own class mean" in run(*common, "--labels", tmp_path / "labels.npy")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv", "parquet"])
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "absent"])
+def test_named_labels_are_left_out_of_the_other_file_but_not_demanded(
+    data: Path, tmp_path: Path, suffix: str, is_named: bool
+) -> None:
+    with np.load(data / "test.npz") as test, np.load(data / "noise.npz") as noise:
+        inside, targets, outside = test["features"], test["labels"], noise["features"]
+    np.savez(tmp_path / "inside.npz", features=inside, target=targets)
+    target = {"target": np.zeros(len(outside))} if is_named else {}
+    columns = {f"x{place}": outside[:, place] for place in range(6)}
+    if suffix == "npz":
+        np.savez(tmp_path / "outside.npz", features=outside, **target)
+    elif suffix == "parquet":
+        pq.write_table(pa.table({**target, **columns}), tmp_path / "outside.parquet")
+    else:
+        table = np.column_stack([*target.values(), *columns.values()])
+        np.savetxt(tmp_path / "outside.csv", table, "%.17g", ",", header=",".join([*target, *columns]), comments="")
+    common = ("certify", data / "gem.safetensors", "--id", tmp_path / "inside.npz", "--labels", "target")
+    found = run_json(*common, "--ood", tmp_path / f"outside.{suffix}")
+    expected = run_json(*common, "--ood", data / "noise.npz")
+    assert found["diagnosis"]["has_labels"]
+    assert found["rates"][0]["measured_fpr"] == expected["rates"][0]["measured_fpr"]
+
+
+def test_labels_as_text_in_the_other_file_are_left_out_without_a_warning(data: Path, tmp_path: Path) -> None:
+    with np.load(data / "test.npz") as test, np.load(data / "noise.npz") as noise:
+        np.savez(tmp_path / "inside.npz", features=test["features"], target=test["labels"])
+        columns = {f"x{place}": noise["features"][:, place] for place in range(6)}
+    pq.write_table(pa.table({"target": ["noise"] * 1500, **columns}), tmp_path / "outside.parquet")
+    common = ("certify", data / "gem.safetensors", "--id", tmp_path / "inside.npz", "--labels", "target")
+    assert run_json(*common, "--ood", tmp_path / "outside.parquet")["n_ood"] == 1500
+
+
+def test_a_mean_of_other_things_than_numbers_is_called_so(data: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "complex.npy", np.ones(6) + 1j)
+    np.save(tmp_path / "row.npy", np.ones((1, 6)) + 1j)
+    np.savez(tmp_path / "text.npz", mean=np.array(list("abcdef")))
+    for name, kind in {"complex.npy": "complex numbers", "row.npy": "complex numbers", "text.npz": "text"}.items():
+        message = fail("certify", data / "gem.safetensors", "--ood-mean", tmp_path / name)
+        assert f"holds {kind} but --ood-mean takes real numbers" in message
+    (tmp_path / "row.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,x\n")
+    message = fail("certify", data / "gem.safetensors", "--ood-mean", tmp_path / "row.csv")
+    assert "holds other things in 'f' but --ood-mean takes numbers" in message
 
 
 def test_the_mean_may_come_in_any_format(data: Path, tmp_path: Path) -> None:

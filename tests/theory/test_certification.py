@@ -8,6 +8,7 @@ from gem_ood.errors import InputError, NotFittedError
 from gem_ood.features import unit_length
 from gem_ood.metrics import fpr_at_tpr
 from gem_ood.theory import analyze_gaussians, certify, certify_batches
+from gem_ood.theory.distance_laws import CLOSE_DISTANCE
 
 N_ROWS = 20_000
 
@@ -145,11 +146,15 @@ def test_an_assumed_covariance_is_used(gem, sets):
 
 
 def test_one_row_gives_a_mean_and_the_classes_covariance(gem, sets):
-    for ood in (sets[2][:1], np.repeat(sets[2][:1], 5, axis=0)):
+    one, same = sets[2][:1], np.repeat(sets[2][:1], 5, axis=0)
+    for ood, words in ((one, "One out-of-distribution row has no covariance"), (same, "rows do not vary")):
         result = certify(gem, ood=ood)
         assert result.analysis.is_tied
         assert result.ood_covariance_from == "classes"
-        assert "do not vary" in str(result)
+        assert words in str(result)
+    measured = str(certify(gem, ood=one, id=sets[1][0], id_labels=sets[1][1]))
+    assert "of 1 row, " in measured
+    assert "do not vary" not in measured
 
 
 def test_few_rows_and_an_ill_conditioned_fit_still_have_a_prediction(world):
@@ -177,6 +182,16 @@ def test_calibration_scores_stand_in_for_rows(sets):
     assert own.measured_fpr == np.mean(~detector.is_ood(ood))
     assert certified.measured_tpr == np.mean(detector.calibration_scores_ >= certified.threshold)
     assert "diagnosis by class and direction" in str(result)
+    assert result.n_id_scores == N_ROWS
+    assert "; chance explains up to 0.96." in str(result)  # Massart: 100 sqrt(log(40) / (2 * 20,000))
+
+
+def test_one_calibration_row_shows_nothing_and_it_is_said(gem, sets):
+    detector = GEM().fit(*sets[0]).calibrate_scores(gem.score_samples(sets[1][0][:1]), tpr=0.5)
+    result = certify(detector, ood=sets[2])
+    assert "The scores of 1 calibration row are " in str(result)
+    assert "chance explains up to 100." in str(result)
+    assert result.trust == "unclear"
 
 
 def test_calibration_scores_of_heavy_tails_are_distrusted(sets, world):
@@ -194,13 +209,91 @@ def test_the_side_that_is_not_gaussian_is_named(gem, sets, world):
     centres = world.means[labels]
     heavy = centres + (rows - centres) * world.rng.choice([0.5, 2.0], size=(N_ROWS, 1))
     inside = certify(gem, ood=ood, id=heavy, id_labels=labels)
-    assert "mostly that the in-distribution rows are not Gaussian" in str(inside)
+    assert "mostly that the in-distribution rows do not follow the fitted Gaussians" in str(inside)
     assert inside.trust == "poor"
     # half of the rows are a class's own: no Gaussian of that mean and covariance is kept as often
     split = np.concatenate([rows[: N_ROWS // 2], ood[: N_ROWS // 2] + 60.0])
     outside = certify(gem, ood=split, id=rows, id_labels=labels)
     assert "mostly that the out-of-distribution rows are not Gaussian" in str(outside)
     assert outside.trust == "close"
+    few = certify(gem, ood=split[:: N_ROWS // 60], id=rows, id_labels=labels)
+    assert "rows are not Gaussian, or are too few for their covariance in 8 directions" in str(few)
+
+
+@pytest.mark.parametrize(("n_id", "tpr"), [(1, 0.95), (10, 0.999), (30, 0.95)])
+def test_few_in_distribution_rows_are_not_called_another_law(gem, sets, n_id, tpr):
+    (rows, labels), ood = sets[1], sets[2]
+    result = certify(gem, ood=ood, id=rows[:n_id], id_labels=labels[:n_id], tpr=tpr)
+    low, high = result.rates[0].predicted_fpr_here_interval
+    assert low <= result.predicted_fpr <= high
+    assert "mostly" not in str(result)
+    assert result.trust == "unclear"
+    if n_id < 30:  # the threshold is far from the one that keeps such a share
+        assert "So few in-distribution rows leave open where the threshold" in str(result)
+
+
+@pytest.mark.parametrize("n_ood", [1, 12])
+def test_few_gaussian_out_of_distribution_rows_are_not_called_another_law(gem, sets, n_ood):
+    # An exact interval of 95 % misses in at most 5 % of draws: more than 3 of 10 have a probability of about 1e-3.
+    (rows, labels), ood = sets[1], sets[2]
+    texts = [
+        str(certify(gem, ood=ood[n_ood * draw : n_ood * (draw + 1)], id=rows[:2000], id_labels=labels[:2000]))
+        for draw in range(10)
+    ]
+    assert sum("are not Gaussian" in text for text in texts) <= 3
+    assert not any("in-distribution rows do not follow" in text for text in texts)
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_another_mix_of_classes_is_no_other_shape(sets, has_labels):
+    fit, (rows, labels), ood = sets
+    result = certify(GEM(priors=[0.5, 0.5, 0.0]).fit(*fit), ood=ood, id=rows, id_labels=labels if has_labels else None)
+    text = str(result)
+    kind = "of" if has_labels else "nearest to"
+    assert "The held-out rows have another mix of classes than the priors assume: " in text
+    assert f"% are {kind} class 2, where " in text
+    assert "mostly that the in-distribution rows have another mix of classes" in text
+    assert "closely" not in text
+    assert "not Gaussian" not in text
+    assert "want of rows" not in text
+    assert result.rates[-1].measured_tpr < 0.9
+    assert result.trust == "poor"
+
+
+@pytest.mark.parametrize(("share", "trusts"), [(0.05, ("close",)), (0.1, ("rough", "poor")), (0.2, ("poor",))])
+def test_a_certified_threshold_that_loses_too_many_rows_is_not_trusted(gem, sets, share, trusts):
+    # Rows are chosen so that this share of them is below the threshold, which is to lose 5 %.
+    (rows, labels), ood = sets[1], sets[2]
+    scores = gem.score_samples(rows)
+    is_lost = scores < certify(gem, ood=ood).rates[-1].threshold
+    n_lost = 250
+    kept = np.flatnonzero(~is_lost)[: round(n_lost * (1 - share) / share)]
+    chosen = np.concatenate([np.flatnonzero(is_lost)[:n_lost], kept])
+    result = certify(gem, ood=ood, id=rows[chosen], id_labels=labels[chosen])
+    assert result.rates[-1].measured_tpr == pytest.approx(1 - share, abs=1e-3)
+    assert result.trust in trusts
+
+
+def test_the_rates_themselves_lower_trust_where_distances_do_not(world, sets):
+    # Nine classes in one place score higher than the tenth alone, which no distance to the own class shows.
+    means = np.vstack([np.zeros((9, 8)), [[0.0] * 7 + [9.0]]])
+    labels = np.arange(20_000) % 10
+    detector = GEM().fit(means[labels] + world.rng.normal(size=(20_000, 8)), labels)
+    new = np.where(np.arange(6000) % 50 == 0, np.arange(6000) // 50 % 9, 9)
+    rows = means[new] + world.rng.normal(size=(6000, 8))
+    result = certify(detector, ood_mean=[0.0] * 7 + [6.0], id=rows, id_labels=new)
+    assert result.rates[0].shown_gap > CLOSE_DISTANCE
+    assert result.rates[-1].measured_tpr > 0.94
+    assert (result.diagnosis.trust, result.trust) == ("rough", "poor")
+    assert "farther off than distances and classes alone would suggest" in str(result)
+    assert "mostly that the in-distribution rows have another mix of classes" in str(result)
+
+
+def test_bounds_that_underflow_are_written_as_powers(gem, sets):
+    result = certify(gem, ood=sets[2] + 1e4)
+    assert result.rates[-1].fpr_bound == 0.0
+    exponent = result.analysis.log_certified_fpr / np.log(10.0)
+    assert f"at most a share of 10^{exponent:.1f} of Gaussian" in str(result)
 
 
 def test_batches_give_what_arrays_give(gem, sets):
@@ -248,7 +341,9 @@ def test_all_of_it_is_in_the_dictionary(gem, sets):
         ({"ood_mean": np.zeros(7)}, r"ood_mean has shape \(7,\) but the detector was fitted on 8 features"),
         ({"ood_mean": np.zeros((2, 8))}, r"ood_mean has shape \(2, 8\)"),
         ({"ood_mean": np.full(8, np.inf)}, "ood_mean row 0, column 0 is infinity"),
-        ({"ood_mean": ["a"] * 8}, "cannot be read as numbers"),
+        ({"ood_mean": ["a"] * 8}, "ood_mean has dtype <U1; every value must be a number"),
+        ({"ood_mean": np.ones(8) + 1j}, "ood_mean has dtype complex128. Complex data not supported"),
+        ({"ood_mean": [[1.0], [2.0, 3.0]]}, "cannot be read as numbers"),
         ({"ood_mean": np.zeros(8), "ood_covariance": -np.eye(8)}, "not positive semi-definite"),
         ({"ood": np.zeros((2, 7))}, "7 features"),
         ({"ood": np.full((2, 8), np.nan)}, "is NaN"),

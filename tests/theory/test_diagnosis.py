@@ -8,7 +8,7 @@ from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import unit_length
 from gem_ood.gaussians import TiedGaussians, collect
 from gem_ood.theory import diagnose, diagnose_batches
-from gem_ood.theory.distance_laws import CLOSE_DISTANCE, ROUGH_DISTANCE, judge
+from gem_ood.theory.distance_laws import CLOSE_DISTANCE, ROUGH_DISTANCE, judge, threshold_interval, worst
 
 
 def _gaussians(rng, *, k=3, d=6):
@@ -59,6 +59,7 @@ def test_heavy_and_skewed_rows_are_poor(gaussians, rng, kind):
     assert diagnosis.trust == "poor"
     assert "should not be relied on" in diagnosis.summary[-1]
     assert diagnosis.kurtosis.unusual > 0.5
+    assert "e+" not in str(diagnosis)
 
 
 def test_few_gaussian_rows_are_unclear_and_say_so(gaussians, rng):
@@ -168,7 +169,7 @@ def test_inflation_by_estimation_is_told_from_the_shape_of_the_features(rng):
     assert "that explains it" in str(counted)
     assert counted.overall.distance_estimated < 0.2 * counted.overall.distance
     heavy = 3.0 * new[:, None] + rng.normal(size=(4000, 80)) * rng.choice([0.5, 2.5], size=(4000, 1))
-    assert "the rest is the shape" in str(diagnose(gaussians, heavy, new, counts=[250, 250]))
+    assert "the rest is not for want of rows" in str(diagnose(gaussians, heavy, new, counts=[250, 250]))
     assert diagnose(gaussians, gaussian_rows, new).overall.expected_ratio is None
 
 
@@ -217,10 +218,99 @@ def test_a_single_row_is_no_reason_to_divide_by_zero(gaussians):
     assert np.isfinite(diagnosis.kurtosis.by_direction).all()
 
 
+def test_a_single_row_is_spoken_of_in_the_singular(gaussians):
+    text = str(diagnose(gaussians, gaussians.class_means[:1], [0]))
+    assert "0 % of 1 row (0 % to 97.5 %) lies beyond" in text
+    assert "With only 1 row, a departure of less than 100 points would not show" in text
+    assert "1 rows" not in text
+    assert "kurtosis" not in text  # one row has none
+
+
+def test_one_direction_is_spoken_of_in_the_singular(rng):
+    gaussian = TiedGaussians.from_parameters([[0.0]], [[1.0]])
+    assert "of 1 direction:" in str(diagnose(gaussian, rng.normal(size=(500, 1))))
+
+
+def test_the_mix_of_classes_is_compared_with_the_priors(rng):
+    gaussians = TiedGaussians.from_parameters(
+        9.0 * np.eye(3), np.eye(3), priors=[0.5, 0.4, 0.1], classes=["a", "b", "c"]
+    )
+    labels = np.repeat(["a", "b", "c"], [1000, 2000, 3000])
+    rows = 9.0 * np.eye(3)[np.repeat([0, 1, 2], [1000, 2000, 3000])] + rng.normal(size=(6000, 3))
+    for diagnosis in (diagnose(gaussians, rows, labels), diagnose(gaussians, rows)):
+        mix = diagnosis.mix
+        assert mix.names == ("a", "b", "c")
+        assert mix.found == pytest.approx((1 / 6, 1 / 3, 1 / 2), abs=1e-3)
+        # without labels, priors are counts of 20,000 rows: four standard errors are 0.014
+        assert mix.expected == pytest.approx((0.5, 0.4, 0.1), abs=0.014)
+        assert mix.distance == pytest.approx(0.4, abs=0.014)
+        assert 0.35 < mix.shown_distance < mix.distance
+        assert diagnosis.trust == "poor"
+    assert "another mix of classes than the priors assume: 50 % are nearest to class c, where" in str(diagnosis)
+    assert diagnose(gaussians, rows, labels).overall.shown_distance < CLOSE_DISTANCE
+
+
+def test_the_effect_of_the_mix_is_the_most_by_which_own_terms_move(rng):
+    priors, found = np.array([0.5, 0.3, 0.2, 0.0]), np.array([0.1, 0.2, 0.4, 0.3])
+    gaussians = TiedGaussians.from_parameters(20.0 * np.eye(4, 5), np.eye(5), priors=priors)
+    labels = np.repeat(np.arange(4), (10_000 * found).astype(int))
+    mix = diagnose(gaussians, gaussians.class_means[labels] + rng.normal(size=(10_000, 5)), labels).mix
+    shares = [
+        np.sum((found - priors)[:3] * stats.chi2.cdf(2.0 * (np.log(priors[:3]) - threshold), 5))
+        for threshold in np.linspace(-40.0, 0.0, 20_000)
+    ]
+    massart = np.sqrt(0.5 * np.log(2 / 0.05) / 10_000)
+    assert mix.shown_effect == pytest.approx(np.abs(shares).max() - massart, abs=1e-3)
+    # the mean of the distance is at most this, and McDiarmid's bound gives the rest
+    explained = 0.5 * np.sqrt(priors * (1 - priors) / 10_000).sum() + np.sqrt(np.log(20) / 20_000)
+    assert mix.shown_distance == pytest.approx(0.5 - explained)
+
+
+def test_equal_priors_make_another_mix_rough_but_not_poor(rng):
+    # Such a score counts all classes alike, so distances and thresholds keep; the floor does not.
+    gaussians = TiedGaussians.from_parameters(9.0 * np.eye(3), np.eye(3))
+    labels = np.repeat([0, 1, 2], [5000, 500, 500])
+    diagnosis = diagnose(gaussians, 9.0 * np.eye(3)[labels] + rng.normal(size=(6000, 3)), labels)
+    assert diagnosis.mix.shown_effect == 0.0
+    assert diagnosis.trust == "rough"
+    assert "83.3 % are of class 0, where 33.3 % are expected. The certified TPR hardly" in str(diagnosis)
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_a_mix_drawn_from_the_priors_is_chance(has_labels):
+    # Overlapping classes: without labels the nearest class is often another. 5 % of draws may show something by either
+    # bound, which both are far from tight: more than 4 of 20 have a probability below 3e-3.
+    gaussians = TiedGaussians.from_parameters([[0.0], [1.5], [3.0]], [[1.0]], priors=[0.8, 0.15, 0.05])
+    n_shown = 0
+    for seed in range(20):
+        rows, labels = gaussians.sample(300, random_state=seed)
+        mix = diagnose(gaussians, rows, labels if has_labels else None).mix
+        n_shown += mix.shown_distance > 0.0 or mix.shown_effect > 0.0
+    assert n_shown <= 4
+
+
+def test_the_interval_of_a_threshold_holds_the_true_one_as_often_as_it_says(rng):
+    n_held = 0
+    for _ in range(1000):
+        low, high = threshold_interval(rng.normal(size=150), 0.95)
+        n_held += low <= stats.norm.ppf(0.05) <= high
+    # At least 95 %, exactly P(3 <= B <= 13): four standard errors below.
+    exact = stats.binom.cdf(13, 150, 0.05) - stats.binom.cdf(2, 150, 0.05)
+    assert exact > 0.95
+    assert n_held / 1000 > exact - 4 * np.sqrt(exact * (1 - exact) / 1000)
+    assert threshold_interval(np.zeros(1), 0.95) == (-np.inf, np.inf)
+
+
+def test_the_worst_of_several_is_the_least_trust():
+    assert worst("close", "unclear") == "unclear"
+    assert worst("poor", "rough", "close") == "poor"
+
+
 def test_the_dictionary_holds_no_single_rows(gaussians, rng):
     rows, labels = _rows(gaussians, rng, 100, rng.standard_normal)
     values = diagnose(gaussians, rows, labels).as_dict()
     assert "distances_by_class" not in values
+    assert values["mix"].expected == pytest.approx((1 / 3, 1 / 3, 1 / 3))
     assert values["quantiles"]["0.95"]["expected"] == pytest.approx(stats.chi2.ppf(0.95, 6))
 
 
@@ -284,7 +374,8 @@ def test_real_features_are_far_from_gaussian(cifar10):
     assert 1.0 < diagnosis.overall.ratio < 1.2
     assert 0.15 < diagnosis.overall.beyond < 0.35
     assert diagnosis.overall.expected_beyond < 0.06
-    assert "The cause is the shape of the features" in str(diagnosis)
+    assert "It is not for want of rows: 50,000 are enough" in str(diagnosis)
+    assert "mix of classes" not in str(diagnosis)
     prepared = collect(cifar10["train"]["features"], cifar10["train"]["labels"], prepare=unit_length)
     batches = [(test["features"], test["labels"])]
     scaled = diagnose_batches(TiedGaussians.from_statistics(prepared), batches, prepare=unit_length)

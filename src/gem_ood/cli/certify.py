@@ -1,5 +1,6 @@
 """`gem-ood certify`: what the theory says about a detector, what rows say, and how far the theory can be trusted."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,26 @@ def certify(
 
     Example: gem-ood certify detector.safetensors --ood noise.npz --id test.npz --figure qq.png
     """
+    result = _certified(detector, ood, ood_mean, id_file, figure, tpr=tpr, features=features, labels=labels)
+    if figure is not None and result.diagnosis is not None:
+        _draw(result.diagnosis, figure)
+    if json:
+        print_json(result.as_dict() | {"figure": figure})
+    else:
+        _print(result, figure)
+
+
+def _certified(
+    detector: Path,
+    ood: Path | None,
+    ood_mean: Path | None,
+    id_file: Path | None,
+    figure: Path | None,
+    *,
+    tpr: float,
+    features: str | None,
+    labels: str | None,
+) -> "Certification":
     from gem_ood.errors import InputError
     from gem_ood.files.streaming import refuse_other_columns, without_names_warning
     from gem_ood.theory import certify_batches
@@ -53,28 +74,30 @@ def certify(
         raise InputError("pass either --ood, a file of out-of-distribution rows, or --ood-mean, their assumed mean")
     _check_figure(figure, id_file, [path for path in (detector, ood, ood_mean, id_file) if path is not None])
     fitted = load_detector(detector)
-    # A file of labels belongs to the in-distribution rows; a column of that name may be in any file.
-    ood_labels = None if labels is None or labels.lower().endswith(".npy") else labels
     with RowProgress() as progress, without_names_warning():
 
-        def opened(path: Path, labels: str | None, *, with_labels: bool) -> Any:
-            rows = open_rows(path, features, labels, fitted, with_labels=with_labels)
+        def watched(rows: Any) -> Any:
             refuse_other_columns(fitted, rows)
             return rows.watched(progress.watch(rows.path.name, rows.n_rows))
 
-        result = certify_batches(
+        return certify_batches(
             fitted,
-            ood=None if ood is None else opened(ood, ood_labels, with_labels=False),
+            ood=None if ood is None else watched(_open_ood(ood, features, labels, fitted)),
             ood_mean=None if ood_mean is None else _read_vector(ood_mean, features, fitted),
-            id=None if id_file is None else opened(id_file, labels, with_labels=True),
+            id=None if id_file is None else watched(open_rows(id_file, features, labels, fitted, with_labels=True)),
             tpr=tpr,
         )
-    if figure is not None and result.diagnosis is not None:
-        _draw(result.diagnosis, figure)
-    if json:
-        print_json(result.as_dict() | {"figure": figure})
-    else:
-        _print(result, figure)
+
+
+def _open_ood(path: Path, features: str | None, labels: str | None, fitted: Any) -> Any:
+    """Return rows that need no labels: a column of that name is no feature, but need not be there."""
+    if labels is None or labels.lower().endswith(".npy"):
+        return open_rows(path, features, None, fitted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # opened again below, where it counts
+        rows = open_rows(path, features, None, fitted)
+    is_there = labels in (*(rows.feature_names or ()), *rows.left_out)
+    return open_rows(path, features, labels if is_there else None, fitted)
 
 
 def _check_figure(figure: Path | None, id_file: Path | None, inputs: list[Path]) -> None:
@@ -105,9 +128,19 @@ def _read_vector(path: Path, features: str | None, fitted: Any) -> Any:
     member = members.get("features" if features is None else features)
     if member is None and len(members) == 1:
         member = next(iter(members.values()))
-    if member is not None and len(member.shape) == 1 and member.kind in "fiub":
+    if member is not None and member.kind not in "fiubO":  # O is refused where the rows are opened
+        kind = {"c": "complex numbers", "U": "text", "S": "bytes"}.get(member.kind, f"values of kind {member.kind!r}")
+        raise InputError(f"{member.title} holds {kind} but --ood-mean takes real numbers; pass one for each feature")
+    if member is not None and len(member.shape) == 1 and member.kind != "O":
         return member.rows(0, member.shape[0])
-    rows = open_rows(path, features, None, fitted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # columns left out matter only if too few remain
+        rows = open_rows(path, features, None, fitted)
+    if rows.left_out and rows.n_features < fitted.n_features_in_:
+        named = ", ".join(map(repr, rows.left_out[:5])) + (", ..." if len(rows.left_out) > 5 else "")
+        raise InputError(
+            f"{path} holds other things in {named} but --ood-mean takes numbers; pass one for each feature"
+        )
     first, n_rows = None, 0
     for batch in rows.batches():
         first, n_rows = batch.features if first is None else first, n_rows + len(batch.features)

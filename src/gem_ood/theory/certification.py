@@ -16,15 +16,21 @@ from gem_ood.metrics import evaluate
 from gem_ood.scores import gem_scores, mahalanobis_scores
 from gem_ood.theory.analysis import Analysis, analyze_gaussians
 from gem_ood.theory.diagnosis import Diagnosis, Residuals
-from gem_ood.theory.distance_laws import Trust, clopper_pearson, judge, ks_distance, shown_distance
+from gem_ood.theory.distance_laws import (
+    MODEL_ERROR,
+    MODEL_ROWS,
+    Trust,
+    clopper_pearson,
+    judge,
+    ks_distance,
+    shown_distance,
+    threshold_interval,
+    worst,
+)
 from gem_ood.theory.wording import certification_sentences
 from gem_ood.thresholds import as_probability, quantile_threshold
 
 __all__ = ["Certification", "Rates", "certify", "certify_batches"]
-
-#: So many rows drawn from a Gaussian put shares of them within 0.01 (three standard errors), well under what counts as
-#: close (0.05).
-MODEL_ROWS = 20_000
 
 Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
 OodCovarianceFrom = Literal["rows", "given", "classes"]
@@ -44,6 +50,8 @@ class Rates:
         predicted_fpr: B3, where all rows are Gaussian, at this TPR; None for the other thresholds.
         predicted_fpr_here: Share of rows of the out-of-distribution Gaussian at or above this very threshold, whatever
             the in-distribution rows are; from 20,000 rows drawn of it, so good to about 0.01.
+        predicted_fpr_here_interval: How far it is uncertain, at 95 %, because the asked threshold is read off so many
+            in-distribution scores; None for thresholds that are not.
         fpr_bound: B4; the FPR is at most this.
         measured_fpr: Share of out-of-distribution rows at or above the threshold.
         measured_fpr_interval: Clopper and Pearson's 95 % interval of it.
@@ -55,9 +63,18 @@ class Rates:
     measured_tpr: float | None
     predicted_fpr: float | None
     predicted_fpr_here: float | None
+    predicted_fpr_here_interval: tuple[float, float] | None
     fpr_bound: float | None
     measured_fpr: float | None
     measured_fpr_interval: tuple[float, float] | None
+
+    @property
+    def shown_gap(self) -> float:
+        """How far the prediction is from the FPR of Gaussian rows at this threshold, less what chance explains."""
+        if self.predicted_fpr is None or self.predicted_fpr_here_interval is None:
+            return 0.0
+        low, high = self.predicted_fpr_here_interval
+        return max(0.0, low - self.predicted_fpr - MODEL_ERROR, self.predicted_fpr - high - MODEL_ERROR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +89,17 @@ class Certification:
         rates: Predicted beside measured, by threshold.
         n_id: In-distribution rows given.
         n_ood: Out-of-distribution rows given.
+        n_id_scores: In-distribution scores behind measured TPRs, of rows given or of the calibration.
         ood_covariance_from: `"rows"`, `"given"`, or `"classes"` where it is assumed to be the classes' own.
         id_scores_from: Where the scores behind measured TPRs are from: `"rows"`, `"calibration"`, or None.
         calibration_distance: Kolmogorov–Smirnov distance of the calibration scores from those of rows drawn from the
             fitted Gaussians; None where in-distribution rows tell more, or nothing is calibrated.
         diagnosis: Of the Gaussian assumption; None without in-distribution rows.
-        trust: How far to rely on rates that assume Gaussian classes; None where nothing at hand can tell.
+        trust: How far to rely on rates that assume Gaussian classes with these priors; None where nothing at hand can
+            tell. The worst of what the diagnosis, or the calibration scores, allow; of how many in-distribution rows
+            are below the certified threshold; and of how far the predicted FPR is from that of the
+            out-of-distribution Gaussian at the asked threshold. The last two count as far as sampling does not explain
+            them, and by the same limits as the diagnosis.
     """
 
     detector: str
@@ -87,6 +109,7 @@ class Certification:
     rates: tuple[Rates, ...]
     n_id: int
     n_ood: int
+    n_id_scores: int
     ood_covariance_from: OodCovarianceFrom
     id_scores_from: IdScoresFrom | None
     calibration_distance: float | None
@@ -205,18 +228,25 @@ def _assemble(
 ) -> Certification:
     id_scores, distance = given_scores, None
     scores_from: IdScoresFrom | None = None if given_scores is None else "rows"
-    trust: Trust | None = None if diagnosis is None else diagnosis.trust
     if given_scores is None and detector.is_calibrated:
         id_scores, scores_from = detector.calibration_scores_, "calibration"
-        distance, trust = _compare_calibration(detector, _certified_threshold(detector, analysis), analysis.tpr)
+        distance = _calibration_distance(detector)
+    rates = _rates(detector, analysis, id_scores=id_scores, ood_scores=ood_scores, model_scores=model_scores)
+    trust: Trust | None = None
+    if id_scores is not None:
+        shown = 0.0 if distance is None else shown_distance(distance, len(id_scores))
+        trust = _trust_in_rates(rates, id_scores, shown)
+    if diagnosis is not None and trust is not None:
+        trust = worst(trust, diagnosis.trust)
     return Certification(
         detector=type(detector).__name__,
         tpr=analysis.tpr,
         analysis=analysis,
         predicted_fpr=_predicted_fpr(detector, analysis),
-        rates=_rates(detector, analysis, id_scores=id_scores, ood_scores=ood_scores, model_scores=model_scores),
+        rates=rates,
         n_id=0 if given_scores is None else len(given_scores),
         n_ood=0 if ood_scores is None else len(ood_scores),
+        n_id_scores=0 if id_scores is None else len(id_scores),
         ood_covariance_from=source,
         id_scores_from=scores_from,
         calibration_distance=distance,
@@ -287,19 +317,22 @@ def _gather_ood(
 
 
 def _assumed_mean(detector: GaussianDetector, ood_mean: ArrayLike | None) -> NDArray[np.float64]:
+    """Return the mean as the detector sees rows; that its values are finite is for the theory to check."""
     try:
-        mean = np.asarray(ood_mean, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        mean = np.asarray(ood_mean)
+    except ValueError as error:  # lists of unequal length
         raise InputError(f"ood_mean cannot be read as numbers: {error}; pass one number per feature") from error
+    row = as_features(np.atleast_2d(mean), name="ood_mean")
     n_features = detector.gaussians_.n_features
-    if mean.shape not in ((n_features,), (1, n_features)):
+    if row.shape != (1, n_features):
         raise InputError(
             f"ood_mean has shape {mean.shape} but the detector was fitted on {n_features} features; pass one "
             f"mean of as many numbers"
         )
-    row = mean.reshape(1, n_features)
-    refuse_non_finite(row, name="ood_mean")
-    return np.asarray((unit_length(row) if detector.normalize else row)[0])
+    if detector.normalize:
+        refuse_non_finite(row, name="ood_mean")  # before its length spreads over all of them
+        row = unit_length(row)
+    return np.asarray(row[0], dtype=np.float64)
 
 
 def _gather_id(detector: GaussianDetector, batches: Batches, tpr: float) -> tuple[NDArray[np.float64], Diagnosis]:
@@ -344,13 +377,18 @@ def _model_scores(
     return scores
 
 
-def _compare_calibration(detector: GaussianDetector, certified: float, tpr: float) -> tuple[float, Trust]:
-    """Return how far the calibration scores are from those of rows of the fitted Gaussians, and what that is worth."""
+def _calibration_distance(detector: GaussianDetector) -> float:
+    """Return how far the calibration scores are from those of rows of the fitted Gaussians."""
     scores, expected = detector.calibration_scores_, np.sort(_model_scores(detector))
-    distance = ks_distance(np.searchsorted(expected, scores, side="right") / len(expected))
-    n_lost = int(np.count_nonzero(scores < certified))
-    least_lost, _ = clopper_pearson(n_lost, len(scores))
-    return distance, judge(shown_distance(distance, len(scores)), least_lost, 1.0 - tpr, len(scores))
+    return ks_distance(np.searchsorted(expected, scores, side="right") / len(expected))
+
+
+def _trust_in_rates(rates: tuple[Rates, ...], id_scores: NDArray[np.float64], shown: float) -> Trust:
+    """Return how far to trust a certified TPR and a predicted FPR beside these scores, whose law is off by `shown`."""
+    asked, certified = rates[0], rates[-1]
+    assert certified.threshold is not None
+    least_lost, _ = clopper_pearson(int(np.count_nonzero(id_scores < certified.threshold)), len(id_scores))
+    return judge(max(shown, asked.shown_gap), least_lost, 1.0 - asked.asked_tpr, len(id_scores))
 
 
 def _rates(
@@ -368,7 +406,9 @@ def _rates(
         asked = quantile_threshold(id_scores, tpr=tpr).value
 
     def at(name: Any, threshold: float | None, asked_tpr: float, **predicted: float) -> Rates:
-        rates = Rates(name, threshold, asked_tpr, None, predicted.get("fpr"), None, predicted.get("bound"), None, None)
+        rates = Rates(
+            name, threshold, asked_tpr, None, predicted.get("fpr"), None, None, predicted.get("bound"), None, None
+        )
         if threshold is None:
             return rates
         kept = None if id_scores is None else float(np.mean(id_scores >= threshold))
@@ -381,4 +421,9 @@ def _rates(
 
     own = [at("calibrated", detector.offset_, detector.threshold_.tpr)] if detector.is_calibrated else []
     certified = at("certified", _certified_threshold(detector, analysis), tpr, bound=analysis.certified_fpr)
-    return (at("asked", asked, tpr, fpr=_predicted_fpr(detector, analysis)), *own, certified)
+    first = at("asked", asked, tpr, fpr=_predicted_fpr(detector, analysis))
+    if id_scores is not None:
+        low, high = threshold_interval(id_scores, tpr)
+        ends = (float(np.mean(model_scores >= high)), float(np.mean(model_scores >= low)))
+        first = replace(first, predicted_fpr_here_interval=ends)
+    return (first, *own, certified)

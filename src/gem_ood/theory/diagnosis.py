@@ -1,7 +1,7 @@
-"""How Gaussian the classes really are, told from held-out rows: distances against χ², and kurtosis by direction.
+"""How Gaussian the classes really are, told from held-out rows: distances against χ², kurtosis by direction, class mix.
 
-The rates of this room assume classes N(μ_i, Σ) with known parameters; how far that may be trusted on a network's own
-features only rows that the fit has not seen can tell.
+The rates of this room assume classes N(μ_i, Σ) with known parameters and priors; how far that may be trusted on a
+network's own features only rows that the fit has not seen can tell.
 """
 
 import math
@@ -18,11 +18,16 @@ from gem_ood.errors import InputError
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians import TiedGaussians
 from gem_ood.theory.distance_laws import (
+    MODEL_ROWS,
+    ClassMix,
     DistanceFit,
     DistanceLaws,
     Trust,
     checked_counts,
+    compare_mix,
     judge_fits,
+    judge_mix,
+    worst,
 )
 from gem_ood.theory.wording import KURTOSIS_ERRORS, diagnosis_sentences
 from gem_ood.thresholds import as_probability
@@ -61,11 +66,12 @@ class Kurtosis:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """How far held-out rows agree with Gaussian classes of one covariance.
+    """How far held-out rows agree with Gaussian classes of one covariance and these priors.
 
     Attributes:
         trust: `"close"`, `"rough"` or `"poor"`; `"unclear"` where no departure shows but the rows are too few to show
-            one of 5 points.
+            one of 5 points. The worse of what distances and what the mix of classes allow; a mix that is off by more
+            is `"rough"` at best.
         tpr: The share that the χ² point is expected to keep.
         n_rows: How many rows.
         rank: Degrees of freedom of χ².
@@ -73,6 +79,7 @@ class Diagnosis:
         n_fit: Rows behind the fit, where known and its covariance is not shrunk.
         overall: All rows together.
         by_class: Each class that has rows.
+        mix: The classes of the rows beside the priors, which predicted and certified rates assume.
         quantiles: By probability, the realised quantile of the squared distances and that of χ².
         kurtosis: By direction.
         distances_by_class: The squared distances, in the order of `by_class`.
@@ -86,6 +93,7 @@ class Diagnosis:
     n_fit: int | None
     overall: DistanceFit
     by_class: tuple[DistanceFit, ...]
+    mix: ClassMix
     quantiles: Mapping[float, tuple[float, float]]
     kurtosis: Kurtosis
     distances_by_class: tuple[NDArray[np.float64], ...]
@@ -101,9 +109,9 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the distances of single rows, by name."""
-        kept = ("trust", "tpr", "n_rows", "rank", "has_labels", "n_fit", "overall", "by_class", "kurtosis", "summary")
+        kept = ("trust", "tpr", "n_rows", "rank", "has_labels", "n_fit", "overall", "by_class", "mix", "kurtosis")
         quantiles = {f"{level:g}": {"found": a, "expected": b} for level, (a, b) in self.quantiles.items()}
-        return {**{name: getattr(self, name) for name in kept}, "quantiles": quantiles}
+        return {**{name: getattr(self, name) for name in kept}, "quantiles": quantiles, "summary": self.summary}
 
     def __str__(self) -> str:
         return "\n".join(self.summary)
@@ -120,7 +128,7 @@ def diagnose(
     """Return how far in-distribution rows that the fit has not seen agree with these Gaussians.
 
     Args:
-        gaussians: The classes.
+        gaussians: The classes, with the priors that rates assume.
         features: Held-out rows; rows of the fit are nearer to its means than new ones (B6).
         labels: Their classes; without them each row counts for the nearest class, which makes distances too small.
         counts: Rows of each class behind the fit, to tell what estimating the parameters explains.
@@ -219,9 +227,10 @@ class Residuals:
             for place, part in zip(places, split, strict=True)
         )
         overall, rank = laws.fit(distances, codes, name=None), self._gaussians.rank
-        found = np.quantile(distances, QUANTILES)
+        mix = self._mix(codes)
+        found, expected = np.quantile(distances, QUANTILES), 1.0 - self._tpr
         return Diagnosis(
-            trust=judge_fits(overall, by_class, 1.0 - self._tpr),
+            trust=worst(judge_fits(overall, by_class, expected), judge_mix(mix, expected, self._n_rows)),
             tpr=self._tpr,
             n_rows=self._n_rows,
             rank=rank,
@@ -229,6 +238,7 @@ class Residuals:
             n_fit=laws.n_fit,
             overall=overall,
             by_class=by_class,
+            mix=mix,
             quantiles={
                 level: (float(value), float(chdtri(rank, 1.0 - level)))
                 for level, value in zip(QUANTILES, found, strict=True)
@@ -236,6 +246,23 @@ class Residuals:
             kurtosis=_kurtosis(self._power_sums / self._n_rows, self._n_rows),
             distances_by_class=split,
         )
+
+    def _mix(self, codes: NDArray[np.intp]) -> ClassMix:
+        gaussians = self._gaussians
+        counts = np.bincount(codes, minlength=gaussians.n_classes)
+        # Where classes overlap, nearest classes have other shares than the classes themselves.
+        return compare_mix(gaussians, counts, None if self._has_labels else _nearest_counts(gaussians))
+
+
+def _nearest_counts(gaussians: TiedGaussians) -> NDArray[np.int64]:
+    """Return how many of MODEL_ROWS rows drawn from these Gaussians are nearest to each class."""
+    means, generator = gaussians.whitened_means, np.random.default_rng(0)
+    half_norms, counts = 0.5 * np.vecdot(means, means), np.zeros(gaussians.n_classes, dtype=np.int64)
+    for part in chunks(MODEL_ROWS, rows_per_chunk(gaussians.rank + gaussians.n_classes)):
+        codes = generator.choice(gaussians.n_classes, size=part.stop - part.start, p=gaussians.priors)
+        rows = generator.standard_normal((len(codes), gaussians.rank)) + means[codes]
+        counts += np.bincount((rows @ means.T - half_norms).argmax(axis=1), minlength=gaussians.n_classes)
+    return counts
 
 
 def principal_whitener(gaussians: TiedGaussians) -> NDArray[np.float64]:

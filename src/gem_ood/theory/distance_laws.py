@@ -1,9 +1,9 @@
-"""Laws of the squared distance of a row to its own class mean, and how far found distances are from them.
+"""Laws of the squared distance of a row to its own class mean, and how far found distances and classes are from them.
 
 With known parameters it is χ² with as many degrees of freedom as directions have variance. Two things move it: features
 that are not Gaussian, or not of one covariance; and parameters that are estimated, which alone makes it a multiple of
 an F law (Hotelling's) with the mean of B6. Both laws stand beside what is found, so that one cause is not taken for the
-other.
+other. The classes that rows are of stand beside the priors in the same way.
 """
 
 import math
@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, chdtr, chdtri, fdtr
+from scipy.special import bdtrik, betaincinv, chdtr, chdtri, fdtr
 
 from gem_ood.errors import InputError
 from gem_ood.gaussians import TiedGaussians
 
-__all__ = ["DistanceFit", "DistanceLaws", "Trust"]
+__all__ = ["ClassMix", "DistanceFit", "DistanceLaws", "Trust"]
 
 Trust = Literal["close", "rough", "poor", "unclear"]
 
@@ -35,6 +35,13 @@ SAMPLING_DISTANCE = math.sqrt(0.5 * math.log(2.0 / 0.05))
 
 #: The confidence of the intervals of shares.
 CONFIDENCE = 0.95
+
+#: So many rows drawn from a Gaussian put shares of them within MODEL_ERROR (three standard errors), well under what
+#: counts as close.
+MODEL_ROWS, MODEL_ERROR = 20_000, 0.01
+
+#: At so many thresholds the effect of a class mix is looked for.
+MIX_POINTS = 512
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,34 @@ class DistanceFit:
     def shown_distance(self) -> float:
         """The part of `distance` that sampling does not explain."""
         return shown_distance(self.distance, self.n_rows)
+
+
+@dataclass(frozen=True)
+class ClassMix:
+    """The classes of rows beside those that the priors say.
+
+    Attributes:
+        names: The classes.
+        found: Share of rows of each; of rows without labels, share that is nearest to each.
+        expected: The priors; of rows without labels, the share of rows of these Gaussians that is nearest to each.
+        distance: Total variation between the two: no share of rows differs by more for this reason.
+        shown_distance: The part of it that sampling does not explain, at 95 %.
+        shown_effect: By how much the mix moves the share of rows whose own class's term of the score, log prior − ½ d²,
+            is above some threshold, at the most, less what sampling explains. It is 0 where priors are equal, as such
+            a score counts all classes alike.
+    """
+
+    names: tuple[Any, ...]
+    found: tuple[float, ...]
+    expected: tuple[float, ...]
+    distance: float
+    shown_distance: float
+    shown_effect: float
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it differs by more than counts as close."""
+        return max(self.shown_distance, self.shown_effect) > CLOSE_DISTANCE
 
 
 class DistanceLaws:
@@ -124,6 +159,56 @@ def clopper_pearson(n_hits: int, n_rows: int) -> tuple[float, float]:
     return low, high
 
 
+def threshold_interval(scores: NDArray[np.float64], tpr: float) -> tuple[float, float]:
+    """Return between which scores the threshold lies that keeps this share of the law the scores are from, at 95 %.
+
+    How many of n scores are below it is binomial, whatever the law; an end is infinite where none need be beyond it.
+    """
+    n_rows, tail = len(scores), 0.5 * (1.0 - CONFIDENCE)
+    fewest, most = (int(np.ceil(bdtrik(level, n_rows, 1.0 - tpr))) for level in (tail, 1.0 - tail))
+    ordered = np.concatenate([[-np.inf], np.sort(scores), [np.inf]])
+    return float(ordered[fewest]), float(ordered[most + 1])
+
+
+def compare_mix(
+    gaussians: TiedGaussians, counts: NDArray[np.int64], model_counts: NDArray[np.int64] | None = None
+) -> ClassMix:
+    """Return how many rows each class has beside its prior or, where given, beside its count of rows of the model."""
+    found, n_rows = counts / counts.sum(), float(counts.sum())
+    expected = gaussians.priors if model_counts is None else model_counts / model_counts.sum()
+    # two samples differ as one would of this size
+    size = n_rows if model_counts is None else 1.0 / (1.0 / n_rows + 1.0 / float(model_counts.sum()))
+    distance = 0.5 * float(np.abs(found - expected).sum())
+    # The mean over draws is at most this first term; one row moves the distance by 1 / n (McDiarmid).
+    explained = 0.5 * float(np.sqrt(expected * (1.0 - expected) / size).sum())
+    explained += math.sqrt(0.5 * math.log(1.0 / (1.0 - CONFIDENCE)) / size)
+    effect = _mix_effect(gaussians, found - expected)
+    return ClassMix(
+        names=tuple(gaussians.classes.tolist()),
+        found=tuple(found.tolist()),
+        expected=tuple(np.asarray(expected).tolist()),
+        distance=distance,
+        shown_distance=max(0.0, distance - explained),
+        shown_effect=max(0.0, effect - SAMPLING_DISTANCE / math.sqrt(size)),
+    )
+
+
+def _mix_effect(gaussians: TiedGaussians, excess: NDArray[np.float64]) -> float:
+    """Return the most by which this excess of classes moves the share of own terms log π − ½ d² above a threshold."""
+    priors, groups = np.unique(gaussians.priors, return_inverse=True)
+    if len(priors) == 1:
+        return 0.0
+    grouped = np.bincount(groups, weights=excess)[priors > 0.0]
+    log_priors = np.log(priors[priors > 0.0])
+    # Classes of prior 0 are never above a threshold; where it is low enough, all others are.
+    most = abs(float(grouped.sum()))
+    radii = chdtri(gaussians.rank, np.linspace(0.01, 0.99, 50))
+    thresholds = np.unique(log_priors[:, np.newaxis] - 0.5 * radii)
+    thresholds = thresholds[:: max(1, len(thresholds) // MIX_POINTS)]
+    reach = np.maximum(2.0 * (log_priors - thresholds[:, np.newaxis]), 0.0)
+    return max(most, float(np.abs(chdtr(gaussians.rank, reach) @ grouped).max()))
+
+
 def judge(shown: float, least_beyond: float, expected: float, n_rows: int) -> Trust:
     """Return how far to trust a law that is off by so much, with so large a share beyond its point."""
     close, rough = (
@@ -140,6 +225,21 @@ def judge_fits(overall: DistanceFit, by_class: tuple[DistanceFit, ...], expected
     # Classes that are off to either side can cancel in the whole: their mean counts where it is larger.
     by_row = sum(fit.n_rows * fit.shown_distance for fit in by_class) / overall.n_rows
     return judge(max(overall.shown_distance, by_row), overall.beyond_interval[0], expected, overall.n_rows)
+
+
+def judge_mix(mix: ClassMix, expected: float, n_rows: int) -> Trust:
+    """Return how far to trust the priors: another mix leaves rates rough at best, as not all depend on scores alone."""
+    return worst(judge(mix.shown_effect, expected, expected, n_rows), "rough" if mix.is_off else "close")
+
+
+def worst(*trusts: Trust) -> Trust:
+    """Return the least trust of several.
+
+    >>> worst("close", "rough", "unclear")
+    'rough'
+    """
+    order: tuple[Trust, ...] = ("close", "unclear", "rough", "poor")
+    return max(trusts, key=order.index)
 
 
 def checked_counts(counts: ArrayLike | None, gaussians: TiedGaussians) -> NDArray[np.int64] | None:
