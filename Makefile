@@ -34,8 +34,8 @@ bench-quick: $(VENV)/.demo
 	$(VENV)/bin/python benchmarks/run.py --quick
 
 figures: $(VENV)/.test
-	$(VENV)/bin/gem-ood figures --out docs/images
-	rm docs/images/*.png
+	$(VENV)/bin/gem-ood figures --out build/figures
+	cp build/figures/in-and-out.svg build/figures/scores-in-one-dimension.svg build/figures/simulations.svg docs/images
 
 golden: $(VENV)/.test
 	$(VENV)/bin/python tests/golden/make.py

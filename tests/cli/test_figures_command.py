@@ -12,23 +12,21 @@ from typer.testing import CliRunner, Result
 from gem_ood import simulation
 from gem_ood.cli import app
 
-NAMES = ["in-and-out", "scores-in-one-dimension", "simulations"]
+NAMES = ["in-and-out", "in-and-out-column", "scores-in-one-dimension", "simulations", "simulations-column"]
 
 
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command as it is, on grids of two points and few rows, with blank pictures beside the simulations."""
-    real = simulation.run_study
-    sizes = {
-        "distance": {"grid": [4.0, 8.0], "n_classes": 2},
-        "dimension": {"grid": [8, 16], "n_classes": 2},
-        "classes": {"grid": [2, 4]},
+    real = simulation.run_studies
+    sizes: dict[str, Any] = {
+        "grids": {"distance": [4.0, 8.0], "dimension": [8, 16], "classes": [2, 4]},
+        "n_classes": 2,
+        "dimension": 16,
+        "n_in": 300,
+        "n_out": 300,
     }
-
-    def run_study(name: str, **options: Any) -> simulation.Study:
-        return real(name, n_in=300, n_out=300, **{"dimension": 16, **sizes[name], **options})
-
-    monkeypatch.setattr(simulation, "run_study", run_study)
+    monkeypatch.setattr(simulation, "run_studies", lambda **options: real(**options, **sizes))
     for picture in ("in_and_out", "scores_in_one_dimension"):
         monkeypatch.setattr(f"gem_ood.reports.figures.{picture}", lambda **_: Figure((1.0, 1.0)))
 
@@ -51,7 +49,7 @@ def test_options_reach_the_library_and_json_is_one_object(tmp_path: Path, monkey
     given: dict[str, Any] = {}
 
     def paper_figures(directory: Path, **options: Any) -> list[Path]:
-        options.pop("progress")("distance", 1, 2)
+        options.pop("progress")(1, 2)
         given.update(options)
         return [directory / "in-and-out.png"]
 
@@ -83,11 +81,12 @@ def test_without_matplotlib_the_line_has_the_command_that_installs_it(
 
 @pytest.mark.parametrize(("option", "value"), [("--runs", 0), ("--seed", -1), ("--sampler", "half")])
 def test_options_out_of_range_are_one_line(option: str, value: object, tmp_path: Path) -> None:
-    done = run("--out", tmp_path, option, value)
+    done = run("--out", tmp_path / "new" / "figures", option, value)
     assert done.exit_code == 2
     assert done.stderr.startswith("gem-ood: error: ")
     assert option.strip("-") in done.stderr
     assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_has_an_example() -> None:

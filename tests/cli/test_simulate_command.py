@@ -1,7 +1,10 @@
 """`gem-ood simulate`: what it prints and writes, and what it refuses. The studies are real, only smaller."""
 
 import csv
+import io
 import json
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +14,20 @@ from typer.testing import CliRunner
 
 from gem_ood import simulation
 from gem_ood.cli import app
+from gem_ood.cli.simulate import simulate as command
 
 GRIDS = {"distance": [2, 8], "dimension": [30, 60], "classes": [3, 6]}
 
 
 @pytest.fixture(autouse=True)
 def small_studies(monkeypatch: pytest.MonkeyPatch) -> None:
-    full_size = simulation.run_study
+    full_size = simulation.run_studies
+    sizes: dict[str, Any] = {"dimension": 40, "distance": 4.0, "n_in": 400, "n_out": 400}
 
-    def smaller(name: str, **options: Any) -> simulation.Study:
-        curves = {} if name == "classes" else {"n_classes": (3, 6)}
-        return full_size(name, **options, **curves, grid=GRIDS[name], dimension=40, distance=4.0, n_in=400, n_out=400)
+    def smaller(names: Iterable[str], **options: Any) -> list[simulation.Study]:
+        return full_size(names, **options, **sizes, grids=GRIDS, n_classes=(3, 6))
 
-    monkeypatch.setattr(simulation, "run_study", smaller)
+    monkeypatch.setattr(simulation, "run_studies", smaller)
 
 
 def run(*arguments: Any) -> str:
@@ -50,11 +54,10 @@ def test_a_study_is_a_table_under_its_protocol() -> None:
     lines = run("distance", "--runs", 3, "--seed", 2).splitlines()
     assert "400 in-distribution and 400 out-of-distribution rows" in lines[0]
     assert "runs 3, seed 2" in lines[0]
-    assert "balanced" in lines[1]
-    assert "half-open" in lines[1]
+    assert lines[1 : 1 + len(simulation.PROTOCOL)] == [f"- {line}" for line in simulation.PROTOCOL]
     header = next(place for place, line in enumerate(lines) if line.startswith("r "))
     assert lines[header].split() == ["r", "k", "GEM", "predicted", "Mahalanobis", "MSP", "f'-energy"]
-    study = simulation.run_study("distance", runs=3, seed=2)
+    study = simulation.run_studies(["distance"], runs=3, seed=2)[0]
     for line, point in zip(lines[header + 1 :], study.points, strict=True):
         value, classes, mean, _, spread, predicted, *others = line.split()
         assert (float(value), int(classes)) == (point.value, point.setting.n_classes)
@@ -73,7 +76,15 @@ def test_all_is_the_three_studies_in_one_json_object() -> None:
 
 
 def test_a_single_run_shows_no_spread() -> None:
-    assert "±" not in run("classes", "--runs", 1).split("\n", 1)[1]
+    lines = run("classes", "--runs", 1).splitlines()
+    assert len([line for line in lines[1:] if "±" in line]) == 0
+    assert len([line for line in run("classes", "--runs", 2).splitlines()[1:] if "±" in line]) == len(GRIDS["classes"])
+
+
+def test_nothing_is_said_of_r_outside_the_line_on_the_distance_study() -> None:
+    lines = [line for line in run("classes", "--runs", 1).splitlines() if "r = 1" in line]
+    assert len(lines) == 1
+    assert "in the distance study" in lines[0]
 
 
 def test_the_same_seed_prints_the_same_numbers_and_another_others() -> None:
@@ -86,9 +97,12 @@ def test_every_run_is_written_to_a_table(tmp_path: Path) -> None:
     assert f"Every run: {out}" in run("all", "--runs", 2, "--out", out)
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert ",".join(rows[0]) == "study,varied,value,n_classes,dimension,distance,score,run,fpr,predicted"
+    drawn = "study,varied,value,n_classes,dimension,distance,sigma,n_in,n_out,sampler,seed,tpr"
+    assert ",".join(rows[0]) == f"{drawn},score,run,fpr,predicted"
+    how = {name: rows[0][name] for name in ("sigma", "n_in", "n_out", "sampler", "seed", "tpr")}
+    assert how == {"sigma": "1.0", "n_in": "400", "n_out": "400", "sampler": "full", "seed": "0", "tpr": "0.95"}
     assert len(rows) == (4 + 4 + 2) * 4 * 2
-    study = simulation.run_study("dimension", runs=2)
+    study = simulation.run_studies(["dimension"], runs=2)[0]
     written = [float(row["fpr"]) for row in rows if row["study"] == "dimension" and row["score"] == "msp"]
     np.testing.assert_array_equal(written, np.concatenate([point.rates["msp"] for point in study.points]))
 
@@ -96,8 +110,28 @@ def test_every_run_is_written_to_a_table(tmp_path: Path) -> None:
 def test_everything_is_written_as_json(tmp_path: Path) -> None:
     out = tmp_path / "study.json"
     run("classes", "--runs", 2, "--out", out)
-    assert json.loads(out.read_text()) == {"studies": [simulation.run_study("classes", runs=2).as_dict()]}
+    assert json.loads(out.read_text()) == {"studies": [simulation.run_studies(["classes"], runs=2)[0].as_dict()]}
     assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("patience", "is_shown"), [(-1.0, True), (600.0, False)])
+def test_long_work_on_a_terminal_shows_one_bar_of_all_rows(
+    patience: float, is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("gem_ood.cli.progress.PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    command("all", runs=2, sampler="projected")
+    # Ten settings, two runs of each, 800 rows a run.
+    assert ("studies" in terminal.getvalue()) == is_shown
+    assert ("/16000" in terminal.getvalue()) == is_shown
 
 
 @pytest.mark.parametrize(

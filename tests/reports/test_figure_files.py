@@ -11,11 +11,14 @@ import pytest
 from gem_ood.errors import InputError, MissingExtraError
 from gem_ood.reports import paper_figures, plots, save_figure
 
-NAMES = [
-    f"{name}{suffix}"
-    for name in ("in-and-out", "scores-in-one-dimension", "simulations")
-    for suffix in (".png", ".svg")
-]
+WIDTHS = {
+    "in-and-out": 7.0,
+    "in-and-out-column": 3.4,
+    "scores-in-one-dimension": 3.4,
+    "simulations": 7.0,
+    "simulations-column": 3.4,
+}
+NAMES = [f"{name}{suffix}" for name in WIDTHS for suffix in (".png", ".svg")]
 
 
 def small():
@@ -32,14 +35,14 @@ def made(small_studies, tmp_path_factory):
     """The paths of the paper's figures, the calls that ran the studies, and what was told of their progress."""
     calls, seen = [], []
 
-    def run_study(name, *, progress, **options):
+    def run_studies(*, progress, **options):
         progress(1, 2)
-        calls.append((name, options))
-        return next(study for study in small_studies if study.name == name)
+        calls.append(options)
+        return iter(small_studies)
 
     directory = tmp_path_factory.mktemp("made") / "new" / "figures"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gem_ood.simulation.run_study", run_study)
+        patch.setattr("gem_ood.simulation.run_studies", run_studies)
         paths = paper_figures(directory, runs=2, seed=3, sampler="projected", progress=lambda *now: seen.append(now))
     return paths, calls, seen
 
@@ -49,11 +52,10 @@ def written(made):
     return made[0]
 
 
-def test_progress_names_the_study_and_options_reach_it(made):
+def test_progress_and_options_reach_the_studies_which_are_run_once(made):
     _, calls, seen = made
-    assert seen == [("distance", 1, 2), ("dimension", 1, 2), ("classes", 1, 2)]
-    assert [name for name, _ in calls] == ["distance", "dimension", "classes"]
-    assert all(options == {"runs": 2, "seed": 3, "sampler": "projected"} for _, options in calls)
+    assert seen == [(1, 2)]
+    assert calls == [{"runs": 2, "seed": 3, "sampler": "projected"}]
 
 
 def test_the_papers_figures_are_written_as_png_and_svg(written):
@@ -62,16 +64,23 @@ def test_the_papers_figures_are_written_as_png_and_svg(written):
 
 
 def test_drawing_anew_gives_the_same_bytes(written, small_studies, tmp_path):
-    for place, figure in {1: plots.in_and_out(random_state=3), -1: plots.study_curves(small_studies)}.items():
-        assert save_figure(figure, tmp_path / written[place].name).read_bytes() == written[place].read_bytes()
+    by_name = {path.name: path for path in written}
+    anew = {
+        "in-and-out.svg": plots.in_and_out(random_state=3),
+        "in-and-out-column.svg": plots.in_and_out(random_state=3, width="column"),
+        "simulations.svg": plots.study_curves(small_studies),
+        "simulations-column.svg": plots.study_curves(small_studies, width="column"),
+    }
+    for name, figure in anew.items():
+        assert save_figure(figure, tmp_path / name).read_bytes() == by_name[name].read_bytes()
 
 
 def test_a_png_has_300_dots_per_inch_and_a_caption(written):
     from PIL import Image
 
-    for path, width in zip(written[::2], (2100, 1020, 2100), strict=True):
+    for path, width in zip(written[::2], WIDTHS.values(), strict=True):
         with Image.open(path) as image:
-            assert image.width == width
+            assert image.width == round(300 * width)
             assert image.info["dpi"] == pytest.approx((300, 300), abs=0.01)
             assert image.info["Software"] == "gem-ood"
             assert len(image.info["Title"]) > 10
@@ -150,7 +159,7 @@ def no_long_work(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("the simulations were started")
 
-    monkeypatch.setattr("gem_ood.simulation.run_study", fail)
+    monkeypatch.setattr("gem_ood.simulation.run_studies", fail)
 
 
 @pytest.mark.usefixtures("no_long_work")
@@ -162,6 +171,7 @@ def test_a_place_that_is_no_directory_is_refused_before_any_work(tmp_path):
         paper_figures(tmp_path / "file" / "inside")
     with pytest.raises(InputError, match="cannot be written to"):
         paper_figures("/proc/figures")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     (tmp_path / "simulations.svg").mkdir()
     with pytest.raises(InputError, match=r"simulations.svg is a directory, but a figure is to be written there"):
         paper_figures(tmp_path)
@@ -173,6 +183,23 @@ def test_a_read_only_directory_is_refused_before_any_work(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match=r"cannot be written to \(Permission denied\)"):
         paper_figures(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("runs", 0), ("seed", -1), ("sampler", "half")])
+def test_a_refused_option_leaves_no_directory(name, value, tmp_path):
+    with pytest.raises(InputError, match=f"{name} is {value!r}"):
+        paper_figures(tmp_path / "new" / "figures", **{name: value})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_leaves_no_directory(tmp_path, monkeypatch):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gem_ood.simulation.run_studies", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        paper_figures(tmp_path / "new" / "figures")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("no_long_work")

@@ -34,14 +34,19 @@ def figures(one_dimension, small_studies):
     names = ["an unusually long name of a class", "_private", "cost in $", *"abcdefghi"]
     return {
         "in and out": plots.in_and_out(),
+        "in and out, column": plots.in_and_out(width="column"),
         "one dimension": one_dimension,
         "uneven classes": plots.scores_in_one_dimension(means=(-3.0, 0.0, 1.0), sigma=0.5),
         "far classes": plots.scores_in_one_dimension(means=(-60.0, 60.0)),
         "three studies": plots.study_curves(small_studies),
+        "three studies, column": plots.study_curves(small_studies, width="column"),
+        "two studies, column": plots.study_curves(small_studies[:2], width="column"),
+        "one study, page": plots.study_curves(small_studies[0], width="page"),
         "one study": plots.study_curves(small_studies[:1]),
         "one class": plots.quantile_quantile(many[:1], 8),
         "twelve classes": plots.quantile_quantile(many[:12], 8, names=names),
         "many classes": plots.quantile_quantile(many, 8),
+        "a class of one row": plots.quantile_quantile([*many, [4.0]], 8),
         "heavy tails": plots.quantile_quantile([1e3 * rng.pareto(1.0, 500)], 8),
     }
 
@@ -211,13 +216,77 @@ def test_a_single_run_is_drawn_without_a_shade():
     np.testing.assert_array_equal(low, high)
 
 
+def look(line):
+    """What tells a line from others in grey print."""
+    # matplotlib has no public word for dashes; these are before the width of the line scales them
+    return line.get_marker(), line.get_markerfacecolor() == "white", line._unscaled_dash_pattern
+
+
+def curves_of(name, numbers, **options):
+    from gem_ood.simulation import run_study
+
+    sizes = {"runs": 2, "sampler": "projected", "n_in": 100, "n_out": 100, "grid": [20, 40]}
+    return run_study(name, n_classes=numbers, **{**sizes, **options})
+
+
 def test_lines_of_one_panel_differ_without_colour(figures):
     axes = figures["three studies"].axes[0]
-    looks = [
-        (line.get_marker(), line.get_linestyle(), line.get_markerfacecolor() == "white") for line in axes.get_lines()
-    ]
-    looks = [look for look in looks if look[0] != "None"]
+    looks = [str(look(line)) for line in axes.get_lines() if line.get_marker() != "None"]
     assert len(looks) == len(set(looks)) == 8
+
+
+@pytest.mark.parametrize("numbers", [[2, 3, 4], [2, 3, 4, 5]])
+def test_every_curve_of_gem_has_its_own_markers_and_dashes(numbers):
+    drawn = lines(plots.study_curves(curves_of("dimension", numbers), scores=["gem"]).axes[0])
+    markers = {str(look(drawn[f"gem k={number}"])[:2]) for number in numbers}
+    dashes = {str(look(drawn[f"gem k={number} predicted"])[2]) for number in numbers}
+    assert len(markers) == len(dashes) == len(numbers)
+
+
+def test_a_number_of_classes_looks_the_same_in_every_panel_and_in_the_legend():
+    studies = [curves_of("distance", [10, 20]), curves_of("dimension", 20)]
+    figure = plots.study_curves(studies)
+    entries = figure.legends[0]
+    legend = {text.get_text(): line for text, line in zip(entries.get_texts(), entries.get_lines(), strict=True)}
+    for axes, numbers in zip(figure.axes, ([10, 20], [20]), strict=True):
+        drawn = lines(axes)
+        for number in numbers:
+            expected = look(legend[f"$k$ = {number}"])
+            assert look(drawn[f"gem k={number}"])[:2] == expected[:2]
+            assert look(drawn[f"gem k={number} predicted"])[2] == expected[2]
+            assert look(drawn[f"linear-energy k={number}"])[1:] == expected[1:]
+
+
+def test_the_caption_speaks_of_what_is_drawn(small_studies):
+    captions = {score: plots.caption(plots.study_curves(small_studies, scores=[score]))[1] for score in ("gem", "msp")}
+    assert "thin black line is the rate that theory predicts for GEM" in captions["gem"]
+    assert "GEM" not in captions["msp"]
+    assert "black" not in captions["msp"]
+
+
+@pytest.mark.parametrize(("width", "inches"), [("page", 7.0), ("column", 3.4)])
+def test_panels_stand_side_by_side_on_a_page_and_under_each_other_in_a_column(width, inches, small_studies):
+    for figure in (plots.study_curves(small_studies, width=width), plots.in_and_out(width=width)):
+        assert figure.get_size_inches()[0] == inches
+        corners = np.array([axes.get_position().p0 for axes in figure.axes])
+        across, up = np.ptp(corners, axis=0)
+        assert (across > 0.3, up > 0.3) == ((True, False) if width == "page" else (False, True))
+
+
+def test_both_widths_show_the_same(figures):
+    for wide, narrow in (("in and out", "in and out, column"), ("three studies", "three studies, column")):
+        assert plots.caption(figures[wide]) == plots.caption(figures[narrow])
+        for one, other in zip(figures[wide].axes, figures[narrow].axes, strict=True):
+            assert one.get_title(loc="left") == other.get_title(loc="left")
+            assert lines(one).keys() == lines(other).keys()
+            for label, line in lines(one).items():
+                np.testing.assert_array_equal(line.get_xydata(), lines(other)[label].get_xydata())
+
+
+def test_a_width_that_is_neither_is_refused(small_studies):
+    for draw in (lambda: plots.study_curves(small_studies, width="wide"), lambda: plots.in_and_out(width="wide")):
+        with pytest.raises(InputError, match='width is \'wide\'; pass "page" or "column"'):
+            draw()
 
 
 def test_studies_that_cannot_be_drawn_are_refused(small_studies):
@@ -227,6 +296,14 @@ def test_studies_that_cannot_be_drawn_are_refused(small_studies):
         plots.study_curves([small_studies[0], small_studies[0]])
     with pytest.raises(InputError, match="pass some of gem, mahalanobis, msp, linear-energy"):
         plots.study_curves(small_studies, scores=["energy"])
+    at_another_rate = curves_of("distance", 2, tpr=0.9)
+    with pytest.raises(InputError, match=r"studies were read at tpr 0.95 and 0.9 but share an axis; run them at one"):
+        plots.study_curves([small_studies[0], at_another_rate])
+    too_many = [curves_of("distance", [2, 3, 4]), curves_of("dimension", [4, 5, 6])]
+    with pytest.raises(
+        InputError, match=r"curves of 5 numbers of classes \(2, 3, 4, 5, 6\) but a figure tells 4 apart"
+    ):
+        plots.study_curves(too_many)
 
 
 # Quantiles
@@ -284,6 +361,29 @@ def test_more_than_twelve_classes_are_one_band():
     together = np.sort(classes, axis=1)
     np.testing.assert_allclose(low, together.min(axis=0))
     np.testing.assert_allclose(high, together.max(axis=0))
+
+
+@pytest.mark.parametrize(("n_small", "n_drawn"), [(1, 199), (20, 180)])
+def test_small_classes_leave_the_band_of_the_others_as_it_is(n_small, n_drawn):
+    rng = np.random.default_rng(1)
+    large = rng.chisquare(4, (n_drawn, 50))
+    small = [rng.chisquare(4, 1 + place % 24) for place in range(n_small)]
+    figure = plots.quantile_quantile([*small, *large], 4)
+    _, low, high = band(figure.axes[0], f"{n_drawn} classes of ≥ 25 rows,\nlowest to highest")
+    together = np.sort(large, axis=1)
+    np.testing.assert_allclose(low, together.min(axis=0))
+    np.testing.assert_allclose(high, together.max(axis=0))
+    assert f"leaves out {n_small} of them, of fewer than 25 rows" in plots.caption(figure)[1]
+
+
+def test_classes_of_a_single_row_have_no_band():
+    figure = plots.quantile_quantile(np.random.default_rng(1).chisquare(4, (13, 1)), 4)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "all rows",
+        "95 % band if Gaussian",
+        "diagonal",
+    ]
+    assert "leaves out 13 of them" in plots.caption(figure)[1]
 
 
 @pytest.mark.parametrize(

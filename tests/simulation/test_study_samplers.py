@@ -158,6 +158,8 @@ def test_a_lower_true_positive_rate_keeps_fewer_of_the_others():
     ("options", "message"),
     [
         ({"random_state": -1}, "random_state is -1; pass a whole number of at least 0"),
+        ({"random_state": True}, "random_state is True; pass a whole number of at least 0"),
+        ({"random_state": 1.5}, "random_state is 1.5; pass a whole number of at least 0"),
         ({"random_state": "x"}, "random_state is 'x'; pass a whole number of at least 0"),
         ({"sampler": "half"}, 'sampler is \'half\'; pass "full" or "projected"'),
         ({"tpr": 1.0}, "tpr must lie strictly between 0 and 1"),

@@ -1,11 +1,11 @@
 """Arguments and options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-__all__ = ["ROWS", "DetectorPath", "Features", "Json", "Labels", "Rows", "Tpr", "load_detector", "open_rows"]
+__all__ = ["ROWS", "DetectorPath", "Features", "Json", "Labels", "Rows", "Sampler", "Tpr", "load_detector", "open_rows"]
 
 ROWS = ".npz, .npy, .parquet, .csv or .safetensors"
 
@@ -28,6 +28,10 @@ Labels = Annotated[
 ]
 Tpr = Annotated[float, typer.Option(metavar="SHARE", help="The share of in-distribution rows to keep.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Sampler = Annotated[
+    Literal["full", "projected"],
+    typer.Option(help="Rows of d numbers, or their exact reduction, which is far quicker."),
+]
 
 
 def load_detector(path: Path) -> Any:

@@ -1,6 +1,7 @@
 """A progress bar for long work: rows, rate and time left, on a terminal only."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,6 +43,17 @@ class RowProgress:
     def watch(self, name: str, total: int | None) -> "_Watch":
         """Return what to call with the number of rows read so far; reading a file again starts at one batch."""
         return _Watch(self, name, total)
+
+    def watch_total(self, name: str) -> Callable[[int, int], None]:
+        """Return what to call with the rows done so far and in all, where their number is known only by then."""
+        watches: list[_Watch] = []
+
+        def on_rows(n_done: int, n_total: int) -> None:
+            if not watches:
+                watches.append(self.watch(name, n_total))
+            watches[0](n_done)
+
+        return on_rows
 
     def bar(self) -> Any:
         """Return the bar if it is time for one, and None otherwise."""

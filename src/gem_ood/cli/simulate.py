@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
-from gem_ood.cli.options import Json
+from gem_ood.cli.options import Json, Sampler
 from gem_ood.cli.progress import RowProgress
 
 if TYPE_CHECKING:
@@ -30,10 +30,7 @@ def simulate(
     *,
     runs: Annotated[int, typer.Option(metavar="N", help="How often each point is drawn.")] = 5,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = 0,
-    sampler: Annotated[
-        Literal["full", "projected"],
-        typer.Option(help="Rows of d numbers, or their exact reduction, which is far quicker."),
-    ] = "full",
+    sampler: Sampler = "full",
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write every run: .json, or one row each to .csv, .parquet, .npz or .jsonl."),
@@ -46,34 +43,20 @@ def simulate(
     """
     from gem_ood.files import refuse_unwritable
     from gem_ood.files.writing import WRITABLE
-    from gem_ood.simulation import STUDIES, run_study
+    from gem_ood.simulation import STUDIES, run_studies
 
     if out is not None:
         refuse_unwritable(out, (".json", *WRITABLE))
-    results = []
+    names = list(STUDIES) if study == "all" else [study]
     with RowProgress() as progress:
-        for name in STUDIES if study == "all" else [study]:
-            watch = _Watch(progress, name)
-            results.append(run_study(name, runs=runs, seed=seed, sampler=sampler, progress=watch))
+        watch = progress.watch_total("studies" if study == "all" else study)
+        results = run_studies(names, runs=runs, seed=seed, sampler=sampler, progress=watch)
     if out is not None:
         _write(out, results)
     if json:
         print_json({"studies": [result.as_dict() for result in results], "out": out})
     else:
         _print(results, out)
-
-
-class _Watch:
-    """Starts a bar once the number of rows is known."""
-
-    def __init__(self, progress: RowProgress, name: str) -> None:
-        self._progress, self._name = progress, name
-        self._on_rows: Any = None
-
-    def __call__(self, n_done: int, n_total: int) -> None:
-        if self._on_rows is None:
-            self._on_rows = self._progress.watch(self._name, n_total)
-        self._on_rows(n_done)
 
 
 def _write(out: Path, studies: Sequence["Study"]) -> None:
@@ -94,15 +77,16 @@ def _write(out: Path, studies: Sequence["Study"]) -> None:
 
 
 def _print(studies: Sequence["Study"], out: Path | None) -> None:
+    from gem_ood.simulation import PROTOCOL
+
     first = studies[0]
     setting = first.points[0].setting
     print_text(
         f"{setting.n_in:,} in-distribution and {setting.n_out:,} out-of-distribution rows a run, {first.sampler} "
         f"sampler, σ = {setting.sigma:g}, runs {first.runs}, seed {first.seed}; percent, GEM as mean ± spread over runs"
     )
-    print_text(
-        "Known parameters, classes balanced exactly, ν_i on the half-open positions [(i−1)s, is), r = 1 … 20, in logs"
-    )
+    for line in PROTOCOL:
+        print_text(f"- {line}")
     for study in studies:
         print_text("")
         print_text(TITLES[study.name].format(tpr=f"{100 * study.tpr:g}"))

@@ -4,6 +4,7 @@ So the steps between the products (subtracting, exponentials, sums) run in paral
 instead of at every product: on a busy machine each such meeting costs a turn of the scheduler.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["run_in_parts"]
+__all__ = ["available_cores", "run_in_parts"]
 
 Result = TypeVar("Result")
 
@@ -29,14 +30,17 @@ _limits: list[Any] = []  # the limit in force and one entry for each call that r
 
 
 def run_in_parts(
-    work: Callable[[slice], Result], n_rows: int, *, operations: float, bytes_per_part: int = 0
+    work: Callable[[slice], Result], n_rows: int, *, operations: float, bytes_per_part: int = 0, fewest_threads: int = 1
 ) -> list[Result]:
     """Return the results of work on consecutive slices that cover the rows, in order.
 
-    Short work is one slice in the calling thread, and there are never more slices than their memory allows. If several
-    slices fail, the error of the first is raised.
+    Short work is one slice in the calling thread, and there are never more slices than their memory allows. Work that
+    is mostly outside BLAS asks for threads of its own, where BLAS has fewer. If several slices fail, the error of the
+    first is raised.
     """
-    n_threads = _blas_threads() if operations >= MIN_OPERATIONS else 1
+    is_short = operations < MIN_OPERATIONS
+    # Where another thread of this process is at it already, this call takes one core.
+    n_threads = 1 if is_short or _limits else max(_blas_threads(), fewest_threads)
     n_threads = min(n_threads, n_rows, max(1, LARGEST_MEMORY // max(1, bytes_per_part)))
     if n_threads <= 1:
         return [work(slice(0, n_rows))]
@@ -52,9 +56,18 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
+def available_cores() -> int:
+    """Return how many cores this process may use.
+
+    >>> available_cores() >= 1
+    True
+    """
+    if hasattr(os, "sched_getaffinity"):  # Linux: a job may be held to some of the machine's cores
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _blas_threads() -> int:
-    if _limits:  # another thread of this process is at it: this call takes one core
-        return 1
     return min((library.num_threads for library in _controller().lib_controllers), default=1)
 
 

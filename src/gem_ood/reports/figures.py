@@ -4,7 +4,7 @@ import io
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gem_ood.simulation import Study
+    from gem_ood.simulation.running import Progress
     from gem_ood.simulation.sampling import Sampler
 
 __all__ = ["SUFFIXES", "paper_figures", "save_figure"]
@@ -27,7 +28,7 @@ __all__ = ["SUFFIXES", "paper_figures", "save_figure"]
 SUFFIXES = (".png", ".svg", ".pdf")
 
 #: The paper's figures by the names of their files (P40, P41, P43), and what each is written as.
-NAMES = ("in-and-out", "scores-in-one-dimension", "simulations")
+NAMES = ("in-and-out", "in-and-out-column", "scores-in-one-dimension", "simulations", "simulations-column")
 PAPER_SUFFIXES = (".png", ".svg")
 
 CREATOR = "gem-ood"
@@ -67,11 +68,12 @@ def paper_figures(
     seed: int = 0,
     sampler: "Sampler" = "full",
     studies: "Iterable[Study] | None" = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: "Progress | None" = None,
 ) -> list[Path]:
     """Write the paper's figures P40, P41 and P43 as `.png` and `.svg`, and return their paths.
 
-    They are `in-and-out`, `scores-in-one-dimension` and `simulations`. Nothing is written before all are drawn.
+    `in-and-out` and `simulations` are as wide as a page, `in-and-out-column`, `simulations-column` and
+    `scores-in-one-dimension` as a column. Nothing is written, and no directory made, before all are drawn.
 
     Args:
         directory: Where to write; it is created if absent.
@@ -79,45 +81,49 @@ def paper_figures(
         seed: The seed of all rows.
         sampler: "full" draws the paper's rows, "projected" their exact reduction, which is far quicker.
         studies: Simulations that have been run already, to be drawn instead of new ones.
-        progress: Called with a study's name, its rows drawn so far, and its rows in all.
+        progress: Called with the rows of the simulations drawn so far and in all.
 
     Example:
         >>> from gem_ood.simulation import run_study
         >>> study = run_study("distance", grid=[4, 12], runs=2, sampler="projected", n_in=500, n_out=500, dimension=128)
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     [path.name for path in paper_figures(Path(directory) / "figures", studies=[study])][::2]
-        ['in-and-out.png', 'scores-in-one-dimension.png', 'simulations.png']
+        ...     [path.name for path in paper_figures(Path(directory) / "figures", studies=[study])][::4]
+        ['in-and-out.png', 'scores-in-one-dimension.png', 'simulations-column.png']
     """
-    from gem_ood.simulation import STUDIES, run_study
+    from gem_ood.simulation import run_studies
 
     require_matplotlib()
-    folder = _writable_directory(Path(directory))
+    folder = Path(directory)
     paths = [folder / f"{name}{suffix}" for name in NAMES for suffix in PAPER_SUFFIXES]
-    for path in paths:
-        if path.is_dir():
-            raise InputError(f"{path} is a directory, but a figure is to be written there; remove or rename it")
-
-    def watch(name: str) -> Callable[[int, int], None] | None:
-        return None if progress is None else lambda done, total: progress(name, done, total)
-
+    _refuse_unwritable(folder, paths)
     if studies is None:
-        studies = [run_study(name, runs=runs, seed=seed, sampler=sampler, progress=watch(name)) for name in STUDIES]
-    figures = (in_and_out(random_state=seed), scores_in_one_dimension(), study_curves(studies))
-    drawn = [figure for figure in figures for _ in PAPER_SUFFIXES]
-    return [save_figure(figure, path) for figure, path in zip(drawn, paths, strict=True)]
+        studies = run_studies(runs=runs, seed=seed, sampler=sampler, progress=progress)
+    drawn = list(studies)
+    figures = (
+        in_and_out(random_state=seed),
+        in_and_out(random_state=seed, width="column"),
+        scores_in_one_dimension(),
+        study_curves(drawn, width="page"),
+        study_curves(drawn, width="column"),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = [figure for figure in figures for _ in PAPER_SUFFIXES]
+    return [save_figure(figure, path) for figure, path in zip(pictures, paths, strict=True)]
 
 
-def _writable_directory(directory: Path) -> Path:
-    """Return the directory, made if absent; raise now rather than after long work."""
-    if directory.exists() and not directory.is_dir():
-        raise InputError(f"{directory} is a file; pass a directory, or a new name for one")
+def _refuse_unwritable(directory: Path, paths: Iterable[Path]) -> None:
+    """Raise now rather than after long work, and leave nothing behind."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
+        if directory.exists() and not directory.is_dir():
+            raise InputError(f"{directory} is a file; pass a directory, or a new name for one")
+        existing = next(folder for folder in (directory, *directory.absolute().parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise InputError(f"{directory} cannot be written to ({error.strerror}); pass another directory") from error
-    return directory
+    for path in paths:
+        if path.is_dir():
+            raise InputError(f"{path} is a directory, but a figure is to be written there; remove or rename it")
 
 
 def _rendered(figure: "Figure", suffix: str) -> bytes:

@@ -1,9 +1,10 @@
 """Simulation: the paper's studies on synthetic Gaussians (P34 to P39), at full size and in their exact reduction.
 
-`run_study` draws one of the three studies, each point beside its prediction (B3); `simulate_settings` and
-`simulate_once` draw any settings. In-distribution rows come from k classes N(r ν_i, σ² I_d), out-of-distribution rows
-from N(0, σ² I_d). The paper gives N = 20,000 in-distribution rows, five runs, and the grids of d and k. What it leaves
-open (E13) is chosen so, and kept with every result:
+`run_study` draws one of the three studies, `run_studies` several, each point beside its prediction (B3);
+`simulate_settings` and `simulate_once` draw any settings. In-distribution rows come from k classes N(r ν_i, σ² I_d),
+out-of-distribution rows from N(0, σ² I_d). The paper gives N = 20,000 in-distribution rows, five runs, and the grids of
+d and k. What it leaves open (E13) is chosen so; `PROTOCOL` says it, `Study.as_dict` carries it, and every row of
+`Study.as_columns` has its numbers, from σ and the sizes to the seed:
 
 - 20,000 out-of-distribution rows.
 - r = 1, 2, ..., 20.
@@ -13,11 +14,12 @@ open (E13) is chosen so, and kept with every result:
 - The spread is the standard deviation over runs, with divisor runs − 1.
 """
 
+from gem_ood.simulation.results import Curve, Point, Study
 from gem_ood.simulation.running import simulate_settings
 from gem_ood.simulation.sampling import draw_scores, simulate_once
 from gem_ood.simulation.scoring import SCORES
 from gem_ood.simulation.settings import PROTOCOL, Setting, study_means
-from gem_ood.simulation.studies import STUDIES, Curve, Point, Study, run_study
+from gem_ood.simulation.studies import STUDIES, run_studies, run_study
 
 __all__ = [
     "PROTOCOL",
@@ -28,6 +30,7 @@ __all__ = [
     "Setting",
     "Study",
     "draw_scores",
+    "run_studies",
     "run_study",
     "simulate_once",
     "simulate_settings",

@@ -3,20 +3,22 @@
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.gaussians.parallel import run_in_parts
+from gem_ood.errors import InputError
+from gem_ood.gaussians.parallel import available_cores, run_in_parts
 from gem_ood.metrics import fpr_at_tpr
 from gem_ood.simulation.sampling import Sampler, check_sampler, draw_scores, scorer_of
 from gem_ood.simulation.scoring import SCORES
 from gem_ood.simulation.settings import Setting, checked_whole_number
 from gem_ood.thresholds import as_probability
 
-__all__ = ["Progress", "Rates", "for_each", "run_seed", "simulate_settings"]
+__all__ = ["Draws", "Progress", "Rates", "for_each", "run_seed", "simulate_settings"]
 
 #: One false positive rate per run, by score.
 Rates = dict[str, NDArray[np.float64]]
@@ -29,7 +31,7 @@ Result = TypeVar("Result")
 
 
 def simulate_settings(
-    settings: Sequence[Setting],
+    settings: Iterable[Setting],
     *,
     runs: int = 5,
     seed: int = 0,
@@ -56,24 +58,54 @@ def simulate_settings(
         >>> near["gem"].shape, bool(near["gem"].min() > far["gem"].max())
         ((3,), True)
     """
-    runs = checked_whole_number(runs, name="runs")
-    seed = checked_whole_number(seed, name="seed", smallest=0)
-    check_sampler(sampler)
-    as_probability(tpr, name="tpr")
-    counter = _RowCounter(runs * sum(setting.n_rows for setting in settings), progress)
+    chosen = list(settings) if isinstance(settings, Iterable) else [settings]
+    for setting in chosen:
+        if not isinstance(setting, Setting):
+            raise InputError(f"settings has {setting!r}; pass a list of gem_ood.simulation.Setting")
+    rates = Draws.checked(runs=runs, seed=seed, sampler=sampler, tpr=tpr).counting(chosen, progress)
+    return for_each(rates, chosen, cost=lambda setting: setting.n_rows * setting.dimension)
 
-    def rates(setting: Setting) -> Rates:
-        scorer = scorer_of(setting, sampler)
-        found = {name: np.empty(runs) for name in SCORES}
-        for run in range(runs):
-            state = run_seed(seed, setting, run, sampler)
-            inside, outside = draw_scores(setting, random_state=state, sampler=sampler, scorer=scorer)
-            for name in SCORES:
-                found[name][run] = fpr_at_tpr(inside[name], outside[name], tpr=tpr)
-            counter.add(setting.n_rows)
-        return found
 
-    return for_each(rates, settings, cost=lambda setting: setting.n_rows * setting.dimension)
+@dataclass(frozen=True)
+class Draws:
+    """How settings are drawn, checked."""
+
+    runs: int
+    seed: int
+    sampler: Sampler
+    tpr: float
+
+    @classmethod
+    def checked(cls, *, runs: int, seed: int, sampler: Sampler, tpr: float) -> "Draws":
+        """Return these choices, or raise before long work.
+
+        >>> Draws.checked(runs=5, seed=0, sampler="full", tpr=0.95).runs
+        5
+        """
+        check_sampler(sampler)
+        return cls(
+            checked_whole_number(runs, name="runs"),
+            checked_whole_number(seed, name="seed", smallest=0),
+            sampler,
+            float(as_probability(tpr, name="tpr")),
+        )
+
+    def counting(self, settings: Sequence[Setting], progress: Progress | None) -> Callable[[Setting], Rates]:
+        """Return what draws one of these settings, from any thread, and tells of the rows that all of them have."""
+        counter = _RowCounter(self.runs * sum(setting.n_rows for setting in settings), progress)
+
+        def rates(setting: Setting) -> Rates:
+            scorer = scorer_of(setting, self.sampler)
+            found = {name: np.empty(self.runs) for name in SCORES}
+            for run in range(self.runs):
+                state = run_seed(self.seed, setting, run, self.sampler)
+                inside, outside = draw_scores(setting, random_state=state, sampler=self.sampler, scorer=scorer)
+                for name in SCORES:
+                    found[name][run] = fpr_at_tpr(inside[name], outside[name], tpr=self.tpr)
+                counter.add(setting.n_rows)
+            return found
+
+        return rates
 
 
 def run_seed(seed: int, setting: Setting, run: int, sampler: Sampler) -> np.random.SeedSequence:
@@ -111,7 +143,7 @@ def for_each(work: Callable[[Task], Result], tasks: Sequence[Task], *, cost: Cal
             waiting.clear()  # an error or Ctrl-C here ends the other threads' work too
             raise
 
-    run_in_parts(take_turns, len(tasks), operations=np.inf)
+    run_in_parts(take_turns, len(tasks), operations=np.inf, fewest_threads=available_cores())
     return [results[place] for place in range(len(tasks))]
 
 

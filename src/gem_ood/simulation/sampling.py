@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
 from gem_ood.features import chunks
-from gem_ood.gaussians.parallel import run_in_parts
+from gem_ood.gaussians.parallel import available_cores, run_in_parts
 from gem_ood.metrics import fpr_at_tpr
 from gem_ood.simulation.scoring import SCORES, Scorer
-from gem_ood.simulation.settings import Setting
+from gem_ood.simulation.settings import Setting, is_whole_number
 
 __all__ = ["RandomState", "Sampler", "check_sampler", "draw_scores", "scorer_of", "simulate_once"]
 
@@ -65,7 +65,8 @@ def draw_scores(
         return [draw(setting, scorer, shifts[side], counts[side], streams[side]) for side in range(2)[sides]]
 
     # One side per thread if there are threads to spare. BLAS has one thread in each, so the numbers are the same.
-    inside, outside = (scores for part in run_in_parts(work, 2, operations=np.inf) for scores in part)
+    parts = run_in_parts(work, 2, operations=np.inf, fewest_threads=available_cores())
+    inside, outside = (scores for part in parts for scores in part)
     return inside, outside
 
 
@@ -151,12 +152,14 @@ def _streams(random_state: RandomState) -> list[np.random.Generator]:
     """Return one generator for each side, so that neither depends on how many rows the other has."""
     if isinstance(random_state, np.random.Generator):
         return random_state.spawn(2)
-    try:
-        seeds = (
-            random_state if isinstance(random_state, np.random.SeedSequence) else np.random.SeedSequence(random_state)
-        )
-    except (TypeError, ValueError) as error:
+    if random_state is None:
+        seeds = np.random.SeedSequence()
+    elif isinstance(random_state, np.random.SeedSequence):
+        seeds = random_state
+    elif is_whole_number(random_state) and random_state >= 0:
+        seeds = np.random.SeedSequence(int(random_state))
+    else:
         raise InputError(
             f"random_state is {random_state!r}; pass a whole number of at least 0, a SeedSequence or a Generator"
-        ) from error
+        )
     return [np.random.Generator(np.random.SFC64(seed)) for seed in seeds.spawn(2)]

@@ -1,5 +1,6 @@
 """One setting of the studies: k classes on orthogonal means at distance r from the out-of-distribution mean."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,9 @@ from numpy.typing import NDArray
 from gem_ood.errors import InputError
 from gem_ood.gaussians import TiedGaussians
 
-__all__ = ["PROTOCOL", "Setting", "checked_whole_number", "study_means"]
+__all__ = ["PROTOCOL", "Setting", "checked_whole_number", "is_whole_number", "listed", "study_means"]
 
-#: What the paper leaves open (E13), as chosen here; kept with every result.
+#: What the paper leaves open (E13), as chosen here; `Study.as_dict` carries these lines.
 PROTOCOL = (
     "N(r ν_i, σ² I) in-distribution, N(0, σ² I) out-of-distribution; 20,000 rows of each unless sizes are given",
     "classes balanced: row counts differ by at most one",
@@ -19,6 +20,7 @@ PROTOCOL = (
     "r = 1, 2, …, 20 in the distance study unless a grid is given",
     "known parameters, nothing fitted; all scores on the same rows",
     "scores kept in logs; MSP ranked by its log odds, so that rows whose MSP rounds to 1 keep their order",
+    "the spread is the standard deviation over runs, with divisor runs − 1",
 )
 
 #: Rows are drawn in float32: lengths from one over this to this stay clear of its ends, about 1e-38 and 1e38.
@@ -110,10 +112,32 @@ def checked_whole_number(value: Any, *, name: str, smallest: int = 1) -> int:
         >>> checked_whole_number(np.int64(5), name="runs")
         5
     """
-    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_whole or value < smallest:
+    if not is_whole_number(value) or value < smallest:
         raise InputError(f"{name} is {value!r}; pass a whole number of at least {smallest}")
     return int(value)
+
+
+def is_whole_number(value: Any) -> bool:
+    """Return whether a value is an integer of Python or NumPy; True and False are none.
+
+    >>> is_whole_number(np.int64(5)), is_whole_number(True), is_whole_number(5.0)
+    (True, False, False)
+    """
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def listed(values: Iterable[Any], *, name: str, of: str = "numbers") -> list[Any]:
+    """Return the values as a list of at least one.
+
+    >>> listed(range(3), name="grid")
+    [0, 1, 2]
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InputError(f"{name} is {values!r}; pass a list of {of}")
+    found = list(values)
+    if not found:
+        raise InputError(f"{name} is empty; pass a list of {of}")
+    return found
 
 
 def _checked_number(value: Any, *, name: str) -> float:

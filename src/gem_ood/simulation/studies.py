@@ -1,20 +1,21 @@
 """The paper's three studies: FPR at 95 % TPR against distance (P37), dimension (P38) and number of classes (P39)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
-from gem_ood.simulation.running import Progress, for_each, simulate_settings
+from gem_ood.simulation.results import Curve, Point, Study
+from gem_ood.simulation.running import Draws, Progress, Rates, for_each
 from gem_ood.simulation.sampling import Sampler
 from gem_ood.simulation.scoring import SCORES
-from gem_ood.simulation.settings import PROTOCOL, Setting
-from gem_ood.theory import predict_fpr
+from gem_ood.simulation.settings import Setting, listed, study_means
+from gem_ood.theory.prediction import Predictor
+from gem_ood.theory.whitened import Whitened
 
-__all__ = ["STUDIES", "Curve", "Point", "Study", "run_study"]
+__all__ = ["STUDIES", "run_studies", "run_study"]
 
 #: The studies by name: what varies, as the paper calls it and as a field of Setting, and the paper's grid (E13 for r).
 STUDIES: dict[str, tuple[str, str, Sequence[float]]] = {
@@ -26,108 +27,8 @@ STUDIES: dict[str, tuple[str, str, Sequence[float]]] = {
 #: The curves of the first two studies, as many classes as CIFAR-10 and CIFAR-100 have.
 CURVES = (10, 100)
 
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """One setting of a study: a false positive rate per run and score, and what theory predicts.
-
-    Attributes:
-        setting: What was drawn.
-        value: The varied quantity.
-        rates: One false positive rate per run, by score.
-        predicted: The rate predicted without sampling (B3), by score.
-    """
-
-    setting: Setting
-    value: float
-    rates: Mapping[str, NDArray[np.float64]]
-    predicted: Mapping[str, float]
-
-    def mean(self, score: str = "gem") -> float:
-        """Return the mean rate over runs."""
-        return float(self.rates[score].mean())
-
-    def spread(self, score: str = "gem") -> float:
-        """Return the standard deviation over runs (divisor runs − 1), NaN for a single run."""
-        rates = self.rates[score]
-        return float(rates.std(ddof=1)) if len(rates) > 1 else float("nan")
-
-    def standard_error(self, score: str = "gem") -> float:
-        """Return the standard error of the mean, NaN for a single run."""
-        return self.spread(score) / float(np.sqrt(len(self.rates[score])))
-
-
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """The points of one number of classes, or of several where that number is what varies."""
-
-    n_classes: int | None
-    points: tuple[Point, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Study:
-    """The curves of one study, and how they were made.
-
-    Attributes:
-        name: "distance", "dimension" or "classes".
-        varied: "r", "d" or "k".
-        curves: One for each number of classes; one curve in the "classes" study.
-        runs: Runs of each point.
-        seed: The seed of all of them.
-        sampler: "full" or "projected".
-        tpr: The true positive rate at which rates are read.
-    """
-
-    name: str
-    varied: str
-    curves: tuple[Curve, ...]
-    runs: int
-    seed: int
-    sampler: str
-    tpr: float
-
-    @property
-    def points(self) -> tuple[Point, ...]:
-        """The points of all curves."""
-        return tuple(point for curve in self.curves for point in curve.points)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON; a spread of a single run is None."""
-        return {
-            "study": self.name,
-            "varied": self.varied,
-            "runs": self.runs,
-            "seed": self.seed,
-            "sampler": self.sampler,
-            "tpr": self.tpr,
-            "protocol": list(PROTOCOL),
-            "curves": [
-                {"n_classes": curve.n_classes, "points": [_point_as_dict(point) for point in curve.points]}
-                for curve in self.curves
-            ],
-        }
-
-    def as_columns(self) -> dict[str, NDArray[Any]]:
-        """Return one row per point, score and run, as columns."""
-        rows = [
-            {
-                "study": self.name,
-                "varied": self.varied,
-                "value": point.value,
-                "n_classes": point.setting.n_classes,
-                "dimension": point.setting.dimension,
-                "distance": point.setting.distance,
-                "score": score,
-                "run": run,
-                "fpr": float(rate),
-                "predicted": point.predicted[score],
-            }
-            for point in self.points
-            for score in SCORES
-            for run, rate in enumerate(point.rates[score])
-        ]
-        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+#: Seed of the points that predictions are averaged over; that of the drawn rows does not touch them.
+PREDICTION_SEED = 0
 
 
 def run_study(
@@ -148,8 +49,7 @@ def run_study(
 ) -> Study:
     """Return one of the paper's studies, at the paper's size unless told otherwise.
 
-    A point's numbers do not depend on the rest of the grid (see `simulate_settings`). A setting that two studies share
-    has the same numbers in both.
+    A point's numbers do not depend on the rest of the grid (see `simulate_settings`).
 
     Args:
         name: "distance" (P37), "dimension" (P38) or "classes" (P39).
@@ -173,70 +73,128 @@ def run_study(
         >>> all(abs(point.mean() - point.predicted["gem"]) < 0.05 for point in study.points)
         True
     """
-    if name not in STUDIES:
-        raise InputError(f"the study is {name!r}; pass one of {', '.join(STUDIES)}")
-    varied, field, paper_grid = STUDIES[name]
-    counts = _curves(name, n_classes)
-    values = _listed(paper_grid if grid is None else grid, name="grid")
-    common = Setting(1, dimension, distance, sigma=sigma, n_in=n_in, n_out=n_out)
-    settings = [
-        replace(common, **{**({} if count is None else {"n_classes": count}), field: value})
-        for count in counts
-        for value in values
-    ]
-    rates = simulate_settings(settings, runs=runs, seed=seed, sampler=sampler, tpr=tpr, progress=progress)
-    predictions = for_each(lambda one: _predicted(one, tpr), settings, cost=lambda one: one.dimension)
-    points = iter(
-        Point(setting, float(getattr(setting, field)), found, predicted)
-        for setting, found, predicted in zip(settings, rates, predictions, strict=True)
+    _refuse_unknown(name)
+    if name == "classes" and n_classes is not None:
+        raise InputError(f"n_classes is {n_classes!r} but the classes study varies it; pass grid instead")
+    (study,) = run_studies(
+        [name],
+        runs=runs,
+        seed=seed,
+        sampler=sampler,
+        tpr=tpr,
+        grids=None if grid is None else {name: grid},
+        n_classes=n_classes,
+        n_in=n_in,
+        n_out=n_out,
+        sigma=sigma,
+        dimension=dimension,
+        distance=distance,
+        progress=progress,
     )
-    curves = tuple(Curve(count, tuple(_take(points, len(values)))) for count in counts)
-    return Study(name, varied, curves, int(runs), int(seed), sampler, float(tpr))
+    return study
 
 
-def _curves(name: str, n_classes: int | Iterable[int] | None) -> Sequence[int | None]:
-    if name == "classes":
-        if n_classes is not None:
-            raise InputError(f"n_classes is {n_classes!r} but the classes study varies it; pass grid instead")
-        return (None,)
+def run_studies(
+    names: Iterable[str] = tuple(STUDIES),
+    *,
+    runs: int = 5,
+    seed: int = 0,
+    sampler: Sampler = "full",
+    tpr: float = 0.95,
+    grids: Mapping[str, Iterable[float]] | None = None,
+    n_classes: int | Iterable[int] | None = None,
+    n_in: int = 20_000,
+    n_out: int = 20_000,
+    sigma: float = 1.0,
+    dimension: int = 512,
+    distance: float = 10.0,
+    progress: Progress | None = None,
+) -> list[Study]:
+    """Return several studies, in order; a setting that they share is drawn and predicted once.
+
+    A study has the numbers that `run_study` gives it, whose other options mean the same here.
+
+    The names are some of "distance", "dimension" and "classes". The grids are values of what varies by the name of the
+    study, the paper's where it is not named. n_classes is for the first two; the "classes" study varies its own.
+
+    Example:
+        >>> sizes = {"n_in": 500, "n_out": 500, "sampler": "projected", "n_classes": 10}
+        >>> one, other = run_studies(["distance", "classes"], grids={"distance": [5, 10], "classes": [10, 20]}, **sizes)
+        >>> one.points[1].setting == other.points[0].setting, one.points[1].rates is other.points[0].rates
+        (True, True)
+    """
+    draws = Draws.checked(runs=runs, seed=seed, sampler=sampler, tpr=tpr)
+    common = Setting(1, dimension, distance, sigma=sigma, n_in=n_in, n_out=n_out)
+    plans = _plans(listed(names, name="names", of="names of studies"), common, grids or {}, n_classes)
+    settings = list(dict.fromkeys(setting for plan in plans for curve in plan.curves for setting in curve))
+    rates = draws.counting(settings, progress)
+
+    def work(setting: Setting) -> tuple[Rates, dict[str, float]]:
+        return rates(setting), _predicted(setting, draws.tpr)
+
+    results = for_each(work, settings, cost=lambda setting: setting.n_rows * setting.dimension)
+    found = dict(zip(settings, results, strict=True))
+    return [plan.study(found, draws) for plan in plans]
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """The settings of each curve of a study."""
+
+    name: str
+    curves: list[list[Setting]]
+
+    def study(self, found: Mapping[Setting, tuple[Rates, dict[str, float]]], draws: Draws) -> Study:
+        varied, field, _ = STUDIES[self.name]
+        curves = tuple(
+            Curve(
+                None if field == "n_classes" else settings[0].n_classes,
+                tuple(Point(setting, float(getattr(setting, field)), *found[setting]) for setting in settings),
+            )
+            for settings in self.curves
+        )
+        return Study(self.name, varied, curves, draws.runs, draws.seed, draws.sampler, draws.tpr)
+
+
+def _plans(
+    names: list[str],
+    common: Setting,
+    grids: Mapping[str, Iterable[float]],
+    n_classes: int | Iterable[int] | None,
+) -> list[_Plan]:
+    counts = _counts(n_classes)
+    for name in [*names, *grids]:
+        _refuse_unknown(name)
+    plans = []
+    for name in names:
+        _, field, paper_grid = STUDIES[name]
+        values = listed(grids.get(name, paper_grid), name="grid")
+        curves = [{}] if field == "n_classes" else [{"n_classes": count} for count in counts]
+        settings = [[replace(common, **{**curve, field: value}) for value in values] for curve in curves]
+        plans.append(_Plan(name, settings))
+    return plans
+
+
+def _refuse_unknown(name: Any) -> None:
+    if not isinstance(name, str) or name not in STUDIES:
+        raise InputError(f"the study is {name!r}; pass one of {', '.join(STUDIES)}")
+
+
+def _counts(n_classes: int | Iterable[int] | None) -> list[Any]:
     if n_classes is None:
-        return CURVES
-    return _listed((n_classes,) if isinstance(n_classes, int | np.integer) else n_classes, name="n_classes")
-
-
-def _listed(values: Iterable[Any], *, name: str) -> list[Any]:
-    try:
-        listed = list(values)
-    except TypeError as error:
-        raise InputError(f"{name} is {values!r}; pass a list of numbers") from error
-    if not listed:
-        raise InputError(f"{name} is empty; pass at least one number")
-    return listed
-
-
-def _take(points: Iterator[Point], n: int) -> Iterator[Point]:
-    for _ in range(n):
-        yield next(points)
+        return list(CURVES)
+    return listed((n_classes,) if isinstance(n_classes, int | np.integer) else n_classes, name="n_classes")
 
 
 def _predicted(setting: Setting, tpr: float) -> dict[str, float]:
-    found = predict_fpr(setting.gaussians(), np.zeros(setting.dimension), tpr=tpr)
-    return {score: float(found[score].fpr) for score in SCORES}
-
-
-def _point_as_dict(point: Point) -> dict[str, Any]:
-    has_spread = len(next(iter(point.rates.values()))) > 1
-    return {
-        "value": point.value,
-        "setting": asdict(point.setting),
-        "scores": {
-            score: {
-                "rates": point.rates[score].tolist(),
-                "mean": point.mean(score),
-                "spread": point.spread(score) if has_spread else None,
-                "standard_error": point.standard_error(score) if has_spread else None,
-                "predicted": point.predicted[score],
-            }
-            for score in SCORES
-        },
-    }
+    """Return the rates that `gem_ood.theory.predict_fpr` gives, without a d × d covariance to factor."""
+    k, distance = setting.n_classes, setting.distance / setting.sigma
+    problem = Whitened(
+        offsets=study_means(k, setting.dimension, distance),
+        between=2.0 * distance**2 * (1.0 - np.eye(k)),
+        priors=np.full(k, 1.0 / k),
+        weights=np.ones(k),
+        spread=None,
+    )
+    predictor = Predictor(problem, PREDICTION_SEED)
+    return {score: float(predictor.predict(score, tpr).fpr) for score in SCORES}

@@ -31,6 +31,10 @@ OOD_MEANS = ((-6.0, 2.6), (5.8, -2.8))
 OOD_SCALE = 0.75
 
 WIDTH, HEIGHT = 9.0, 5.0
+
+#: Of the figure, in inches, so that panels of equal scales fill its width.
+PAGE_HEIGHT, COLUMN_HEIGHT = 2.7, 4.55
+
 GRID = 241
 
 
@@ -42,16 +46,17 @@ class _Scene(NamedTuple):
     threshold: float
 
 
-def in_and_out(*, n_rows: int = 240, random_state: int = 0) -> "Figure":
+def in_and_out(*, n_rows: int = 240, random_state: int = 0, width: style.Width = "page") -> "Figure":
     """Return the two-panel picture of a confident classifier and of a detector that knows where its data end (P40).
 
-    Left: rows of two classes, the boundary of the Bayes classifier fitted to them and where it is at least 99 % sure.
-    Right: the same with out-of-distribution rows, and the region that GEM calls in-distribution, whose threshold keeps
+    (a) Rows of two classes, the boundary of the Bayes classifier fitted to them and where it is at least 99 % sure.
+    (b) The same with out-of-distribution rows, and the region that GEM calls in-distribution, whose threshold keeps
     95 % of new rows by conformal calibration on as many rows again.
 
     Args:
         n_rows: How many in-distribution rows to draw; half as many out-of-distribution ones are drawn.
         random_state: The seed of all rows.
+        width: "page" puts the panels side by side, "column" one under the other.
 
     Example:
         >>> figure = in_and_out(n_rows=60)
@@ -60,17 +65,19 @@ def in_and_out(*, n_rows: int = 240, random_state: int = 0) -> "Figure":
     """
     n_rows = checked_whole_number(n_rows, name="n_rows", smallest=FEWEST_ROWS)
     random_state = checked_whole_number(random_state, name="random_state", smallest=0)
+    is_page = style.is_page(width)
     scene = _scene(n_rows, random_state)
     confident, refused = _shares(scene)
     with style.drawing():
-        figure = style.new_figure(style.DOUBLE_COLUMN, 2.7)
-        left, right = figure.subplots(1, 2, sharex=True, sharey=True)
-        for axes in (left, right):
+        size = (style.DOUBLE_COLUMN, PAGE_HEIGHT) if is_page else (style.SINGLE_COLUMN, COLUMN_HEIGHT)
+        figure = style.new_figure(*size)
+        plain, guarded = figure.subplots(*((1, 2) if is_page else (2, 1)), sharex=True, sharey=True)
+        for axes in (plain, guarded):
             _draw_classifier(axes, scene)
-        _draw_detector(right, scene)
-        right.set_ylabel("")
-        style.letter([left, right], ["In-distribution only", "With OOD rows and GEM"])
-        _draw_legend(figure, right)
+            axes.label_outer()
+        _draw_detector(guarded, scene)
+        style.letter([plain, guarded], ["In-distribution only", "With OOD rows and GEM"])
+        _draw_legend(figure, guarded, n_columns=3 if is_page else 2)
         return style.finished(
             figure,
             title="Two classes, a confident classifier, and GEM's region at 95 %",
@@ -139,7 +146,7 @@ def _draw_detector(axes: "Axes", scene: _Scene) -> None:
     axes.contour(across, up, scores, levels=[scene.threshold], colors=[style.BLACK], linewidths=1.6, linestyles="solid")
 
 
-def _draw_legend(figure: "Figure", axes: "Axes") -> None:
+def _draw_legend(figure: "Figure", axes: "Axes", *, n_columns: int) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -150,12 +157,12 @@ def _draw_legend(figure: "Figure", axes: "Axes") -> None:
         **drawn,
         "classifier's boundary": Line2D([], [], color=style.BLACK, linewidth=0.9, linestyle="--"),
         "classifier at least 99 % sure": shades,
-        "GEM at 95 % TPR: in-distribution inside": Line2D([], [], color=style.BLACK, linewidth=1.6),
+        "GEM's region at 95 % TPR": Line2D([], [], color=style.BLACK, linewidth=1.6),
     }
     figure.legend(
         list(entries.values()),
         list(entries),
         loc="outside lower center",
-        ncols=3,
+        ncols=n_columns,
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
     )

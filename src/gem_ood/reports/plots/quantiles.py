@@ -1,6 +1,8 @@
 """Quantiles of squared Mahalanobis distances against χ²: how near the classes come to the theory's Gaussians."""
 
+import math
 import re
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +46,8 @@ def quantile_quantile(
 
     Rows of Gaussian classes lie on the diagonal, inside the pointwise 95 % band that order statistics of χ² fill (they
     are Beta on the scale of the cdf); above it the tails are heavier than the theory's. Bold: the rows of all classes
-    together. Light: each class, or for more than 12 classes the band from the lowest to the highest.
+    together. Light: each class, or for more than 12 classes the band from the lowest to the highest; classes with fewer
+    than half the rows of the median class would cut its ends off and are left out of it.
 
     Args:
         distances_by_class: Squared distances of held-out rows, one array per class. Training rows are nearer (B6).
@@ -82,9 +85,17 @@ def quantile_quantile(
                 f"against quantiles of χ² with {degrees_of_freedom:g} degrees of freedom. Gaussian rows lie on the "
                 f"diagonal, inside the shaded pointwise {style.percent(CONFIDENCE)} band of all rows together. "
                 f"{style.percent(share, digits=1)} of the rows lie under the {style.percent(MARKED)} point of χ², "
-                f"{law.ppf(MARKED):.4g}."
+                f"{law.ppf(MARKED):.4g}.{_left_out(classes)}"
             ),
         )
+
+
+def _left_out(classes: list[NDArray[np.float64]]) -> str:
+    fewest = _fewest_rows(classes)
+    n_small = sum(len(distances) < fewest for distances in classes)
+    if len(classes) <= NAMED_CLASSES or n_small == 0:
+        return ""
+    return f" The band of the classes leaves out {n_small} of them, of fewer than {fewest} rows."
 
 
 def _checked_distances(distances_by_class: Sequence[ArrayLike]) -> list[NDArray[np.float64]]:
@@ -157,9 +168,23 @@ def _draw_classes(axes: "Axes", law: Any, classes: list[NDArray[np.float64]], la
                 axes, law, np.sort(distances), label=label, color=colour, linestyle=dashes, linewidth=0.8, zorder=3
             )
         return
-    smallest = min(len(distances) for distances in classes)
+    _draw_class_band(axes, law, classes)
+
+
+def _fewest_rows(classes: list[NDArray[np.float64]]) -> int:
+    """Return how many rows a class needs to be in the band: the fewest decide how far into the tails it reaches."""
+    return max(2, math.ceil(statistics.median(len(distances) for distances in classes) / 2.0))
+
+
+def _draw_class_band(axes: "Axes", law: Any, classes: list[NDArray[np.float64]]) -> None:
+    fewest = _fewest_rows(classes)
+    kept = [distances for distances in classes if len(distances) >= fewest]
+    if len(kept) < 2:
+        return
+    smallest = min(len(distances) for distances in kept)
     levels = _levels(smallest, _drawn_places(smallest))
-    quantiles = np.array([np.quantile(distances, levels, method="hazen") for distances in classes])
+    quantiles = np.array([np.quantile(distances, levels, method="hazen") for distances in kept])
+    which = f"classes of ≥ {fewest} rows,\n" if len(kept) < len(classes) else "classes, "
     axes.fill_between(
         law.ppf(levels),
         quantiles.min(axis=0),
@@ -167,7 +192,7 @@ def _draw_classes(axes: "Axes", law: Any, classes: list[NDArray[np.float64]], la
         color=style.SKY,
         alpha=0.45,
         linewidth=0,
-        label=f"{len(classes)} classes, lowest to highest",
+        label=f"{len(kept)} {which}lowest to highest",
     )
 
 

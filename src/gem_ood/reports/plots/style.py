@@ -6,11 +6,11 @@ are. Colours are Okabe and Ito's, told apart by colour-blind readers; markers an
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from gem_ood.errors import MissingExtraError
+from gem_ood.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,9 +31,11 @@ __all__ = [
     "VERMILION",
     "YELLOW",
     "Dashes",
+    "Width",
     "caption",
     "drawing",
     "finished",
+    "is_page",
     "letter",
     "new_figure",
     "percent",
@@ -42,6 +44,9 @@ __all__ = [
 
 #: Widths of a paper's column and page, in inches.
 SINGLE_COLUMN, DOUBLE_COLUMN = 3.4, 7.0
+
+#: Which of the two a figure is drawn for.
+Width = Literal["page", "column"]
 
 PRINT_DPI = 300
 
@@ -97,6 +102,17 @@ SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "gem-ood",
     "pdf.fonttype": 42,
 }
+
+
+def is_page(width: str) -> bool:
+    """Return whether a figure is as wide as a page; the other width is a column's.
+
+    >>> is_page("page"), is_page("column")
+    (True, False)
+    """
+    if width not in get_args(Width):
+        raise InputError(f'width is {width!r}; pass "page" or "column"')
+    return width == "page"
 
 
 def require_matplotlib() -> None:
