@@ -6,17 +6,29 @@ from scipy.stats import chi2, ncx2, norm
 
 from gem_ood import scores, simulation, theory
 from gem_ood.claims.claim import Finding, claim, holds
-from gem_ood.claims.draws import PAPER, ROUNDING, SURE, MonteCarlo, configurations, disagreement, random_gaussians
+from gem_ood.claims.draws import (
+    PAPER,
+    ROUNDING,
+    SURE,
+    Configuration,
+    MonteCarlo,
+    configurations,
+    disagreement,
+    random_gaussians,
+)
 from gem_ood.claims.separation import expected_in
-from gem_ood.claims.simulations import RUNS, shared_study
+from gem_ood.claims.simulations import RUNS, errors_off_in_common, shared_study
 from gem_ood.gaussians import TiedGaussians
-from gem_ood.simulation import STUDIES, Setting
+from gem_ood.simulation import SCORES, STUDIES, Setting
 from gem_ood.theory import bounds
 
 __all__: list[str] = []
 
 #: Beyond this half distance every bound on D is k to rounding.
 SEPARABLE = 4.0
+
+#: Between a prediction and five runs. Those err by up to 0.0031, so that by chance 1 seed in 40 exceeds it somewhere.
+LARGEST_GAP = 0.01
 
 #: As far as the closed form is taken here; factoring larger matrices takes longer than all other checks.
 LARGE = 2048
@@ -81,23 +93,26 @@ def _total_variation(generator: np.random.Generator) -> Finding:
 
 @claim("B3", "FPR95 is predicted without sampling, at every point of Figure 4")
 def _prediction(generator: np.random.Generator) -> Finding:
-    points = [point for name in STUDIES for point in shared_study(name, generator)]
+    by_score = {score: [point for name in STUDIES for point in shared_study(name, score)] for score in SCORES}
+    points = by_score["gem"]
     gaps = np.array([abs(point.mean - point.predicted) for point in points])
-    off = max(point.errors_off for point in points)
+    off = max(point.errors_off for drawn in by_score.values() for point in drawn)
+    off_in_common = max(map(errors_off_in_common, by_score.values()))
     one = Setting(1, 512, 10.0).gaussians()
     closed = float(ncx2.cdf(chi2.ppf(0.95, 512), 512, 100.0))
     single = theory.predict_fpr(one, np.zeros(512))["gem"].fpr
     (rates,) = simulation.simulate_settings([PAPER], runs=RUNS, seed=int(generator.integers(1 << 31)), sampler="full")
     unreduced = float(rates["gem"].mean())
-    (known,) = (point for point in shared_study("classes", generator) if point.setting == PAPER)
+    (known,) = (point for point in shared_study("classes") if point.setting == PAPER)
     return holds(
         len(points) == 70,
-        off < SURE,
+        max(off, off_in_common) < SURE,
         gaps.mean() < 0.003,
+        gaps.max() < LARGEST_GAP,
         abs(single - closed) < 1e-3,
         abs(unreduced - known.predicted) < SURE * (known.error + known.slack),
         computed=(
-            f"70 points × 5 runs: mean gap {gaps.mean():.4f}, largest {gaps.max():.4f} (≤ {off:.1f} s.e.); "
+            f"{len(points)} points: gap {gaps.mean():.4f}, at most {gaps.max():.4f}, four scores ≤ {off:.1f} s.e.; "
             f"full rows {unreduced:.3f} ({known.predicted:.3f})"
         ),
     )
@@ -105,10 +120,12 @@ def _prediction(generator: np.random.Generator) -> Finding:
 
 @claim("B4", "λ = −½ χ²_{d,.95} keeps ≥ 95 %, with FPR ≤ Σ F_ncχ²; any FPR ≥ a floor")
 def _certificate(generator: np.random.Generator) -> Finding:
-    n_rows, slips = 20_000, 0
+    n_rows, slips, error = 20_000, 0, 0.0
     for configuration in configurations(generator, 30):
         gaussians = configuration.gaussians
         found = theory.certificate(gaussians, configuration.ood_mean)
+        error = max(error, abs(found.threshold + 0.5 * chi2.ppf(0.95, gaussians.n_features)))
+        error = max(error, abs(found.fpr - _certified_rate(configuration)))
         inside, _ = gaussians.sample(n_rows, random_state=generator)
         outside, _ = TiedGaussians.from_parameters(configuration.ood_mean[np.newaxis], gaussians.covariance).sample(
             n_rows, random_state=generator
@@ -127,7 +144,16 @@ def _certificate(generator: np.random.Generator) -> Finding:
     slips += abs(analysis.threshold + 0.5 * chi2.ppf(0.95, 512)) > 1e-6
     return holds(
         slips == 0,
+        error < ROUNDING,
         computed=(
-            f"30 configurations × 20,000 rows, 3 floors: {slips} slips; d = 512, r = 20: FPR ≤ {analysis.fpr:.0e}"
+            f"30 configurations, 3 floors: {slips} slips, formula ≤ {error:.0e}; d = 512, r = 20: FPR ≤ "
+            f"{analysis.fpr:.0e}"
         ),
     )
+
+
+def _certified_rate(configuration: Configuration) -> float:
+    """Return Σ F_ncχ²(χ²_{d,.95} + 2 log k; d, d_i²), 1 at most, by SciPy."""
+    k, d = configuration.gaussians.class_means.shape
+    squares = 4.0 * configuration.half_distances() ** 2
+    return min(float(ncx2.cdf(chi2.ppf(0.95, d) + 2.0 * np.log(k), d, squares).sum()), 1.0)

@@ -119,19 +119,19 @@ def _mahalanobis_is_not_ideal(generator: np.random.Generator) -> Finding:
 
 @claim("P15", "max f ≤ log Σ exp f ≤ max f + log k")
 def _smooth_maximum(generator: np.random.Generator) -> Finding:
-    least, most, n_rows = np.inf, -np.inf, 0
+    violations, n_rows = 0, 0
     for _ in range(100):
         k = int(generator.integers(1, 200))
         f = -(10.0 ** generator.uniform(-2.0, 4.0)) * generator.chisquare(3, (200, k))
         slack = 1e-12 * np.abs(f).max()
         gap = scores.gem(f) - f.max(axis=1)
-        least, most, n_rows = min(least, gap.min() + slack), max(most, (gap - np.log(k) - slack).max()), n_rows + 200
+        violations += int(np.count_nonzero((gap < -slack) | (gap > np.log(k) + slack)))
+        n_rows += len(f)
     equal = float(scores.gem(np.full((1, 7), -3.0))[0] + 3.0 - np.log(7.0))
     return holds(
-        least >= 0.0,
-        most <= 0.0,
+        violations == 0,
         abs(equal) < 1e-12,
-        computed=f"{n_rows:,} rows, k to 200: no violation; equal exponents reach log k to {abs(equal):.0e}",
+        computed=f"{n_rows:,} rows, k to 200: {violations:,} violations; equal f reach log k to {abs(equal):.0e}",
     )
 
 

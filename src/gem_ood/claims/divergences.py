@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from gem_ood import theory
 from gem_ood.claims.claim import Finding, claim, holds
-from gem_ood.claims.draws import ROUNDING, SURE, MonteCarlo, random_gaussians
+from gem_ood.claims.draws import ROUNDING, SURE, MonteCarlo, disagreement, random_gaussians
 from gem_ood.gaussians import TiedGaussians
 
 __all__: list[str] = []
@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 @claim("P27", "total variation δ(P_1, P_2) = sup_A |P_1(A) − P_2(A)|")
 def _total_variation(generator: np.random.Generator) -> Finding:
-    errors, excess = [], -np.inf
+    errors, n_above = [], 0
     for _ in range(20):
         distance = 10.0 ** generator.uniform(-1.0, 0.8)
         found = theory.total_variation([0.0], [distance], [[1.0]])
@@ -29,11 +29,11 @@ def _total_variation(generator: np.random.Generator) -> Finding:
         cuts = generator.normal(middle, distance + 1.0, (200, 2))
         cuts.sort(axis=1)
         intervals = np.diff(ndtr(cuts), axis=1) - np.diff(ndtr(cuts - distance), axis=1)
-        excess = max(excess, float(np.abs(intervals).max()) - found)
+        n_above += int(np.count_nonzero(np.abs(intervals) > found + ROUNDING))
     return holds(
         max(errors) < ROUNDING,
-        excess <= ROUNDING,
-        computed=f"½∫|p − q| by quadrature, 20 distances: ≤ {max(errors):.0e}; no one of 4,000 intervals exceeds it",
+        n_above == 0,
+        computed=f"½∫|p − q| by quadrature, 20 distances: ≤ {max(errors):.0e}; {n_above:,} of 4,000 intervals above it",
     )
 
 
@@ -64,7 +64,9 @@ def _divergence(generator: np.random.Generator) -> Finding:
 def _pinsker(generator: np.random.Generator) -> Finding:
     distances = np.geomspace(1e-3, 30.0, 200)
     variations = np.array([theory.total_variation([0.0], [distance], [[1.0]]) for distance in distances])
-    first, second = theory.pinsker(0.5 * distances**2), theory.pinsker_large(0.5 * distances**2)
+    divergences = 0.5 * distances**2
+    first, second = theory.pinsker(divergences), theory.pinsker_large(divergences)
+    error = max(disagreement(first, distances / 2.0), disagreement(second, 1.0 - 0.5 * np.exp(-divergences)))
     violations = int(np.count_nonzero((variations > first + 1e-12) | (variations > second + 1e-12)))
     alpha = generator.choice([0.1, 1.0, 10.0], 5000)[:, np.newaxis, np.newaxis] * np.ones((1, 2, 6))
     p, q = np.moveaxis(generator.standard_gamma(alpha) + 1e-12, 1, 0)
@@ -77,7 +79,10 @@ def _pinsker(generator: np.random.Generator) -> Finding:
     ratio = float(variations[0] / first[0])
     return holds(
         violations == 0,
+        error < ROUNDING,
         abs(ratio - np.sqrt(2.0 / np.pi)) < 1e-6,
-        (second - variations)[-1] >= 0.0,
-        computed=f"200 Gaussian, 5,000 discrete pairs: {violations} violations; TV/√(KL/2) → {ratio:.4f} at small KL",
+        computed=(
+            f"200 Gaussian, 5,000 discrete pairs: {violations} violations; formulas ≤ {error:.0e}; TV/√(KL/2) → "
+            f"{ratio:.4f}"
+        ),
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import multivariate_normal
+from scipy.stats import chi2, multivariate_normal
 
 from gem_ood.gaussians import TiedGaussians
 from gem_ood.simulation import STUDIES, Setting, study_means
@@ -21,10 +21,12 @@ __all__ = [
     "decades",
     "disagreement",
     "figure_settings",
+    "first_bound",
     "log_mixture_density",
     "one_dimensional",
     "orthogonal",
     "random_gaussians",
+    "relative_error",
     "share_inverted",
 ]
 
@@ -33,6 +35,9 @@ SURE = 5.0
 
 #: Two ways to one number in float64 differ by less than this, relative to its size; most agree to 1e-13.
 ROUNDING = 1e-9
+
+#: Smaller probabilities are not compared with a formula that is not in logs.
+SMALLEST_COMPARED = 1e-250
 
 #: The paper's standard setting.
 PAPER = Setting(n_classes=10, dimension=512, distance=10.0)
@@ -66,6 +71,12 @@ class Configuration:
     def whitened(self) -> Whitened:
         """Return the configuration as the bounds take it."""
         return whiten(self.gaussians, self.ood_mean)
+
+    def half_distances(self) -> NDArray[np.float64]:
+        """Return the α_i = ½ d_M(μ_i, μ_out), with Σ⁻¹ written out."""
+        offsets = self.gaussians.class_means - self.ood_mean
+        solved = np.linalg.solve(self.gaussians.covariance, offsets.T).T
+        return np.asarray(0.5 * np.sqrt(np.sum(offsets * solved, axis=1)))
 
 
 def random_gaussians(
@@ -117,6 +128,12 @@ def figure_settings(*studies: str) -> list[tuple[int, int, float]]:
     return [setting for name in studies or settings for setting in settings[name]]
 
 
+def first_bound(alpha: ArrayLike, dimension: int) -> NDArray[np.float64]:
+    """Return (1 − P_out(B_α)) + exp(−α²/2), the terms of the theorem's first bound, by SciPy."""
+    squares = np.square(np.asarray(alpha, dtype=np.float64))
+    return np.asarray(chi2.sf(squares, dimension) + np.exp(-0.5 * squares))
+
+
 def log_mixture_density(gaussians: TiedGaussians, rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the log-density of the mixture by SciPy, class by class."""
     logs = [
@@ -130,6 +147,14 @@ def disagreement(first: ArrayLike, second: ArrayLike) -> float:
     """Return the largest difference of two arrays, relative to the larger of 1 and their size."""
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     return float(np.max(np.abs(one - other) / np.maximum(1.0, np.abs(other))))
+
+
+def relative_error(log_found: float, expected: float) -> float:
+    """Return by which share of it a number, given as its logarithm, is off.
+
+    Under `SMALLEST_COMPARED` SciPy's tails lose digits, and the library's own are Chernoff's bound of them.
+    """
+    return float(abs(np.exp(log_found) - expected) / max(expected, SMALLEST_COMPARED))
 
 
 def share_inverted(score: NDArray[np.float64], truth: NDArray[np.float64]) -> float:

@@ -153,7 +153,10 @@ def _weighted_gem(generator: np.random.Generator) -> Finding:
         spread < ROUNDING * 1e3,
         inverted[0] == 0.0,
         inverted[1] > 0.0,
-        computed=f"minus log p_in: constant to {spread:.0e}; pairs inverted: weighted 0, unweighted {inverted[1]:.1%}",
+        computed=(
+            f"minus log p_in: constant to {spread:.0e}; pairs inverted: weighted {inverted[0]:.1%}, unweighted "
+            f"{inverted[1]:.1%}"
+        ),
     )
 
 

@@ -38,10 +38,11 @@ def _overlap(generator: np.random.Generator) -> Finding:
         expected = float(np.log(weights @ factors).sum())
         error = max(error, disagreement(theory.log_overlap(distance, dimension), expected))
     grid = theory.log_overlap(np.linspace(0.0, 40.0, 401), 512)
+    n_falls = int(np.count_nonzero(np.diff(grid) < 0.0))
     return holds(
         error < ROUNDING,
-        (np.diff(grid) < 0.0).all(),
-        computed=f"quadrature, 20 random directions, d to 600: log A_γ ≤ {error:.0e}; falls at 400 of 400 steps",
+        n_falls == 400,
+        computed=f"quadrature, 20 random directions, d to 600: log A_γ ≤ {error:.0e}; falls at {n_falls} of 400 steps",
     )
 
 
@@ -74,16 +75,18 @@ def _orthogonal(generator: np.random.Generator) -> Finding:
 
 @claim("P32", "D falls as k grows (what this says of performance: E6, E7)")
 def _falls_with_classes(generator: np.random.Generator) -> Finding:
-    rises, figures = 0, []
+    rises, error, figures = 0, 0.0, []
     for distance in (1.0, 2.0, 4.0):
         values = []
         for k in range(1, 21):
             gaussians = TiedGaussians.from_parameters(study_means(k, 20, distance), np.eye(20))
             values.append(expected_in(gaussians) - np.exp(theory.log_expected_rescaled(gaussians, np.zeros(20))))
         rises += int(np.count_nonzero(np.diff(values) >= 0.0))
+        error = max(error, disagreement(values, [printed_separation(k, 20, distance) for k in range(1, 21)]))
         figures.append(f"{2.0**10 * values[1]:.2f} → {2.0**10 * values[-1]:.2f}")
     return holds(
         rises == 0,
+        error < ROUNDING,
         computed=f"2^(d/2) D, k = 2 → 20, r = 1, 2, 4: {', '.join(figures)}; {rises} rises",
     )
 

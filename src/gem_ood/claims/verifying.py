@@ -7,7 +7,9 @@ from importlib import import_module
 import numpy as np
 
 from gem_ood.claims.claim import REGISTER, Claim, Finding, Result, Verdict
+from gem_ood.claims.sharing import sharing
 from gem_ood.errors import InputError
+from gem_ood.simulation.settings import checked_whole_number
 
 __all__ = ["Progress", "claims", "verify"]
 
@@ -59,14 +61,14 @@ def verify(
     >>> [(result.item, result.verdict) for result in verify(["P12", "E9"])]
     [('P12', 'holds'), ('E9', 'false as printed, corrected here')]
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"seed is {seed!r}; pass a whole number of at least 0")
+    seed = checked_whole_number(seed, name="seed", smallest=0)
     chosen = _chosen(items)
     results = []
-    for n_done, claim in enumerate(chosen):
-        if progress is not None:
-            progress(n_done, len(chosen), claim.item)
-        results.append(_result(claim, int(seed)))
+    with sharing(seed):
+        for n_done, claim in enumerate(chosen):
+            if progress is not None:
+                progress(n_done, len(chosen), claim.item)
+            results.append(_result(claim, seed))
     if progress is not None:
         progress(len(chosen), len(chosen), "")
     return tuple(results)
