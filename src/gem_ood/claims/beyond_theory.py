@@ -17,7 +17,7 @@ from gem_ood.claims.draws import (
     random_gaussians,
 )
 from gem_ood.claims.separation import expected_in
-from gem_ood.claims.simulations import RUNS, errors_off_in_common, shared_study
+from gem_ood.claims.simulations import RUNS, Simulated, errors_off_in_common, shared_study
 from gem_ood.gaussians import TiedGaussians
 from gem_ood.simulation import SCORES, STUDIES, Setting
 from gem_ood.theory import bounds
@@ -27,7 +27,7 @@ __all__: list[str] = []
 #: Beyond this half distance every bound on D is k to rounding.
 SEPARABLE = 4.0
 
-#: Between a prediction and five runs. Those err by up to 0.0031, so that by chance 1 seed in 40 exceeds it somewhere.
+#: Between a prediction and the simulated rate, at any point.
 LARGEST_GAP = 0.01
 
 #: As far as the closed form is taken here; factoring larger matrices takes longer than all other checks.
@@ -101,6 +101,10 @@ def _prediction(generator: np.random.Generator) -> Finding:
     one = Setting(1, 512, 10.0).gaussians()
     closed = float(ncx2.cdf(chi2.ppf(0.95, 512), 512, 100.0))
     single = theory.predict_fpr(one, np.zeros(512))["gem"].fpr
+    largest = max(
+        gap if gap < LARGEST_GAP else _looked_at_again(point, generator)
+        for gap, point in zip(gaps, points, strict=True)
+    )
     (rates,) = simulation.simulate_settings([PAPER], runs=RUNS, seed=int(generator.integers(1 << 31)), sampler="full")
     unreduced = float(rates["gem"].mean())
     (known,) = (point for point in shared_study("classes") if point.setting == PAPER)
@@ -108,14 +112,21 @@ def _prediction(generator: np.random.Generator) -> Finding:
         len(points) == 70,
         max(off, off_in_common) < SURE,
         gaps.mean() < 0.003,
-        gaps.max() < LARGEST_GAP,
+        largest < LARGEST_GAP,
         abs(single - closed) < 1e-3,
         abs(unreduced - known.predicted) < SURE * (known.error + known.slack),
         computed=(
-            f"{len(points)} points: gap {gaps.mean():.4f}, at most {gaps.max():.4f}, four scores ≤ {off:.1f} s.e.; "
+            f"{len(points)} points: gap {gaps.mean():.4f}, at most {largest:.4f}, four scores ≤ {off:.1f} s.e.; "
             f"full rows {unreduced:.3f} ({known.predicted:.3f})"
         ),
     )
+
+
+def _looked_at_again(point: Simulated, generator: np.random.Generator) -> float:
+    """Return the gap at a point from eight times the runs: five err by up to 0.0031, too much to judge 0.01 by."""
+    seed = int(generator.integers(1 << 31))
+    (rates,) = simulation.simulate_settings([point.setting], runs=8 * RUNS, seed=seed, sampler="projected")
+    return abs(float(rates["gem"].mean()) - point.predicted)
 
 
 @claim("B4", "λ = −½ χ²_{d,.95} keeps ≥ 95 %, with FPR ≤ Σ F_ncχ²; any FPR ≥ a floor")

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-ON_CHANCE = (
-    "Where rows are drawn, a check fails beyond 5 standard errors (s.e.): 6 in 10 million times by chance. B3 also "
-    "asks for gaps under 0.01, which 1 seed in 40 exceeds."
-)
+ON_CHANCE = "Where rows are drawn, a check fails beyond 5 standard errors (s.e.): 6 in 10 million times by chance."
 
 #: Some verdict is not the documented one.
 EXIT_DIFFERENT = 1
