@@ -290,10 +290,11 @@ def test_the_rates_themselves_lower_trust_where_distances_do_not(world, sets):
 
 
 def test_bounds_that_underflow_are_written_as_powers(gem, sets):
-    result = certify(gem, ood=sets[2] + 1e4)
+    result = certify(gem, ood=sets[2] + 40.0)
     assert result.rates[-1].fpr_bound == 0.0
     exponent = result.analysis.log_certified_fpr / np.log(10.0)
     assert f"at most a share of 10^{exponent:.1f} of Gaussian" in str(result)
+    assert "at most next to none of Gaussian" in str(certify(gem, ood=sets[2] + 1e4))
 
 
 def test_batches_give_what_arrays_give(gem, sets):
@@ -385,3 +386,37 @@ def test_real_features_show_how_little_the_prediction_is_worth(cifar10, name, me
     assert certified.measured_tpr < 0.85
     assert result.trust == "poor"
     assert "should not be relied on here" in result.summary[-1]
+
+
+def test_few_rows_that_are_off_are_not_said_to_show_no_departure():
+    rng = np.random.default_rng(1)
+    detector = GEM().fit(rng.normal(size=(3000, 3)), np.zeros(3000, int))
+    rows = 1.12 * rng.normal(size=(300, 3))
+    result = certify(detector, ood_mean=[3.0, 0.0, 0.0], id=rows, id_labels=np.zeros(300, int))
+    assert result.trust == "unclear"
+    assert "No departure" not in str(result)
+    assert "No large departure" in str(result)
+
+
+def test_nearly_all_is_not_called_all():
+    rng = np.random.default_rng(0)
+    labels = np.zeros(3000, int)
+    detector = GEM().fit(rng.normal(size=(3000, 3)), labels)
+    result = certify(
+        detector, ood=rng.normal(size=(500, 3)) + 3.0, id=rng.normal(size=(3000, 3)), id_labels=labels, tpr=0.9999
+    )
+    assert "at least 99.99 % of rows" in str(result)
+    assert "at least 100 %" not in str(result)
+
+
+def test_rows_of_a_class_without_prior_are_not_explained_by_chance():
+    rng = np.random.default_rng(3)
+    means, labels = 4.0 * np.eye(3, 4), np.arange(600) % 3
+    detector = GEM(priors=[0.5, 0.5, 0.0]).fit(rng.normal(size=(600, 4)) + means[labels], labels)
+    held_out = np.array([2] * 18 + [0, 1] * 141)
+    rows = rng.normal(size=(300, 4)) + means[held_out]
+    result = certify(detector, ood_mean=[-3.0, -3.0, -3.0, 0.0], id=rows, id_labels=held_out)
+    assert result.diagnosis is not None
+    assert result.diagnosis.mix.is_off
+    assert result.trust in ("rough", "poor")
+    assert "another mix of classes" in str(result)

@@ -183,13 +183,15 @@ def compare_mix(
     explained = 0.5 * float(np.sqrt(expected * (1.0 - expected) / size).sum())
     explained += math.sqrt(0.5 * math.log(1.0 / (1.0 - CONFIDENCE)) / size)
     effect = _mix_effect(gaussians, found - expected)
+    # No chance explains a row of a class that has no prior.
+    impossible = float(found[gaussians.priors == 0.0].sum()) if model_counts is None else 0.0
     return ClassMix(
         names=tuple(gaussians.classes.tolist()),
         found=tuple(found.tolist()),
         expected=tuple(np.asarray(expected).tolist()),
         distance=distance,
-        shown_distance=max(0.0, distance - explained),
-        shown_effect=max(0.0, effect - SAMPLING_DISTANCE / math.sqrt(size)),
+        shown_distance=max(0.0, impossible, distance - explained),
+        shown_effect=max(0.0, impossible, effect - SAMPLING_DISTANCE / math.sqrt(size)),
     )
 
 

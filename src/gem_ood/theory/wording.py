@@ -34,8 +34,8 @@ VERDICTS: Mapping[Trust, str] = {
     "only, and set thresholds by calibration, which assumes neither.",
     "poor": "Rates that assume Gaussian classes with these priors (predicted, certified, floor) should not be relied "
     "on here. A threshold calibrated on held-out rows holds all the same, as it assumes neither.",
-    "unclear": "No departure from Gaussian classes shows, but these rows are too few to show a small one. Pass more "
-    "held-out rows before relying on the rates that assume them (predicted, certified, floor).",
+    "unclear": "No large departure from Gaussian classes shows, but these rows are too few to tell how large it is. "
+    "Pass more held-out rows before relying on the rates that assume them (predicted, certified, floor).",
 }
 
 
@@ -182,6 +182,8 @@ def _on_gap(result: "Certification") -> list[str]:
     if not is_wrong and not is_id_off:
         return []
     if not is_id_off and not is_ood_off:
+        if result.trust in ("rough", "poor"):  # more than chance is shown elsewhere
+            return []
         return [
             "So few in-distribution rows leave open where the threshold that keeps that share lies, which is enough to "
             "explain the difference."
@@ -246,7 +248,8 @@ def _on_certificate(result: "Certification") -> str:
 def _rate(logarithm: float) -> str:
     if logarithm >= math.log(1e-4):
         return percent(math.exp(logarithm))
-    return f"a share of 10^{logarithm / math.log(10.0):.1f}"
+    exponent = logarithm / math.log(10.0)
+    return f"a share of 10^{exponent:.1f}" if exponent > -1e4 else "next to none"
 
 
 def _on_assumption(result: "Certification") -> list[str]:
@@ -297,12 +300,16 @@ def two_digits(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent for a sentence: one decimal, two digits below 1 %, and no more below 0.01 %.
+    """Return a share in percent for a sentence: one decimal, more near 0 % and 100 %, and none within 0.01 % of them.
 
     >>> percent(0.05), percent(0.2345), percent(0.00123), percent(1e-9)
     ('5 %', '23.4 %', '0.12 %', 'below 0.01 %')
+    >>> percent(0.9999), percent(0.99999), percent(1.0)
+    ('99.99 %', 'above 99.99 %', '100 %')
     """
     value = 100.0 * share
     if 0.0 < value < 0.01:
         return "below 0.01 %"
+    if 99.95 <= value < 100.0:
+        return f"{value:.2f} %" if value < 99.99 + 1e-9 else "above 99.99 %"
     return f"{value:.2g} %" if 0.0 < value < 1.0 else f"{round(value, 1):g} %"
