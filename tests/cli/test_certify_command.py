@@ -1,18 +1,15 @@
 """What `gem-ood certify` prints, writes and refuses, run inside this process."""
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from commands import fail, run, run_json
 
 from gem_ood import load
-from gem_ood.cli import app
 from gem_ood.theory import certify
 
 NAMES = np.array(["cat", "dog", "eel"])
@@ -35,28 +32,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("fit", folder / "train.npz", "--out", folder / "msp.safetensors", "--method", "msp")
     run("calibrate", folder / "gem.safetensors", folder / "held_out.npz", "--out", folder / "ready.safetensors")
     return folder
-
-
-def run(*arguments: Any) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
-
-
-def run_json(*arguments: Any) -> dict[str, Any]:
-    output = run(*arguments, "--json")
-    assert output.count("\n") == 1
-    return dict(json.loads(output))
-
-
-def fail(*arguments: Any) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("gem-ood: error: ")
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-    return result.stderr
 
 
 def test_help_has_an_example() -> None:

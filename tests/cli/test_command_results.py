@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import fail, run, run_json
 from typer.testing import CliRunner
 
 from gem_ood import Energy, Head, load
@@ -32,28 +33,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run("fit", folder / "train.npz", "--out", folder / f"{method}.safetensors", "--method", method)
     run("calibrate", folder / "gem.safetensors", folder / "held_out.npz", "--out", folder / "ready.safetensors")
     return folder
-
-
-def run(*arguments: Any) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
-
-
-def run_json(*arguments: Any) -> dict[str, Any]:
-    output = run(*arguments, "--json")
-    assert output.count("\n") == 1
-    return dict(json.loads(output))
-
-
-def fail(*arguments: Any) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 2
-    assert result.stderr.startswith("gem-ood: error: ")
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-    return result.stderr
 
 
 @pytest.mark.parametrize("command", ["fit", "calibrate", "score", "evaluate"])

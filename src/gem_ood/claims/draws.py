@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import chi2, multivariate_normal
 
 from gem_ood.gaussians import TiedGaussians
-from gem_ood.simulation import STUDIES, Setting, study_means
+from gem_ood.simulation import STUDIES, Setting
 from gem_ood.simulation.studies import CURVES
 from gem_ood.theory.whitened import Whitened, whiten
 
@@ -111,10 +111,8 @@ def one_dimensional() -> TiedGaussians:
 
 
 def orthogonal(n_classes: int, dimension: int, distance: float) -> Whitened:
-    """Return the studies' configuration in the form of the bounds, without factoring an identity matrix."""
-    between = 2.0 * distance**2 * (1.0 - np.eye(n_classes))
-    shares, weights = np.full(n_classes, 1.0 / n_classes), np.ones(n_classes)
-    return Whitened(study_means(n_classes, dimension, distance), between, shares, weights, None)
+    """Return the studies' configuration in the form of the bounds."""
+    return Setting(n_classes, dimension, distance).whitened()
 
 
 def figure_settings(*studies: str) -> list[tuple[int, int, float]]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
 from gem_ood.gaussians import TiedGaussians
+from gem_ood.theory.whitened import Whitened
 
 __all__ = ["PROTOCOL", "Setting", "checked_whole_number", "is_whole_number", "listed", "study_means"]
 
@@ -78,6 +79,17 @@ class Setting:
         """Return the in-distribution classes with their known parameters."""
         means = study_means(self.n_classes, self.dimension, self.distance)
         return TiedGaussians.from_parameters(means, self.sigma**2 * np.eye(self.dimension))
+
+    def whitened(self) -> Whitened:
+        """Return the setting as theory takes it, without a d × d covariance to factor."""
+        k, distance = self.n_classes, self.distance / self.sigma
+        return Whitened(
+            offsets=study_means(k, self.dimension, distance),
+            between=2.0 * distance**2 * (1.0 - np.eye(k)),
+            priors=np.full(k, 1.0 / k),
+            weights=np.ones(k),
+            spread=None,
+        )
 
     def projected_gaussians(self) -> TiedGaussians:
         """Return the classes on the span of their means, whitened: k coordinates tell all but a χ² of d − k (B3)."""

@@ -11,9 +11,8 @@ from gem_ood.simulation.results import Curve, Point, Study
 from gem_ood.simulation.running import Draws, Progress, Rates, for_each
 from gem_ood.simulation.sampling import Sampler
 from gem_ood.simulation.scoring import SCORES
-from gem_ood.simulation.settings import Setting, listed, study_means
+from gem_ood.simulation.settings import Setting, listed
 from gem_ood.theory.prediction import Predictor
-from gem_ood.theory.whitened import Whitened
 
 __all__ = ["STUDIES", "run_studies", "run_study"]
 
@@ -187,14 +186,6 @@ def _counts(n_classes: int | Iterable[int] | None) -> list[Any]:
 
 
 def _predicted(setting: Setting, tpr: float) -> dict[str, float]:
-    """Return the rates that `gem_ood.theory.predict_fpr` gives, without a d × d covariance to factor."""
-    k, distance = setting.n_classes, setting.distance / setting.sigma
-    problem = Whitened(
-        offsets=study_means(k, setting.dimension, distance),
-        between=2.0 * distance**2 * (1.0 - np.eye(k)),
-        priors=np.full(k, 1.0 / k),
-        weights=np.ones(k),
-        spread=None,
-    )
-    predictor = Predictor(problem, PREDICTION_SEED)
+    """Return the rates that `gem_ood.theory.predict_fpr` gives."""
+    predictor = Predictor(setting.whitened(), PREDICTION_SEED)
     return {score: float(predictor.predict(score, tpr).fpr) for score in SCORES}

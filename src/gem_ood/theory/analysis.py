@@ -146,14 +146,15 @@ def analyze_gaussians(
     problem = whiten(gaussians, ood_mean, ood_covariance=ood_covariance, weights=weights)
     certified, floor = certify_whitened(problem, share), log_floor(problem, share)
     rates = _predicted_rates(problem, share, floor, random_state)
-    bound_values: dict[str, Any] = {name: _exponential(value) for name, value in _log_bounds(problem).items()}
+    separation, log_bounds = _separation(problem), _log_bounds(problem)
+    bound_values: dict[str, Any] = {name: _exponential(value) for name, value in log_bounds.items()}
     return Analysis(
         n_classes=gaussians.n_classes,
         dimension=problem.dimension,
         tpr=share,
         is_tied=problem.spread is None,
         half_distances=0.5 * np.sqrt(problem.squared_distances),
-        **_separation(problem),
+        **separation,
         **bound_values,
         predicted_fpr=rates.gem,
         predicted_fpr_mahalanobis=rates.mahalanobis,
@@ -165,7 +166,7 @@ def analyze_gaussians(
         fpr_floor=math.exp(floor),
         log_fpr_floor=floor,
         looseness={
-            **_bound_looseness(problem),
+            **_bound_looseness(separation, log_bounds),
             "certified_fpr": _decades(certified.log_fpr, _logarithm(rates.at(certified.threshold))),
             "fpr_floor": _decades(_logarithm(rates.gem if rates.optimal is None else rates.optimal), floor),
         },
@@ -218,12 +219,11 @@ def _log_bounds(problem: Whitened) -> dict[str, float]:
     }
 
 
-def _bound_looseness(problem: Whitened) -> dict[str, float | None]:
-    exact = _separation(problem)
+def _bound_looseness(exact: Mapping[str, Any], log_bounds: Mapping[str, float]) -> dict[str, float | None]:
     log_separation = exact["log_abs_separation"] if exact["separation_sign"] > 0 else -math.inf
     return {
         name: _decades(value, exact["log_expected_out"] if name.startswith("bound_expected") else log_separation)
-        for name, value in _log_bounds(problem).items()
+        for name, value in log_bounds.items()
     }
 
 
