@@ -50,7 +50,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(INSTALL) --group test
+	$(INSTALL) --editable ".[data,torch,onnx]" --group test
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test

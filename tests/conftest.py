@@ -27,6 +27,37 @@ def cifar10():
     return loaded
 
 
+@pytest.fixture(scope="session")
+def cifar10_images():
+    """Pixels, labels and row numbers of some images behind those features, where the folder is present."""
+    folder = DATA / "images"
+    if not folder.is_dir():
+        pytest.skip(f"the real images are not at {folder}; set GEM_OOD_DATA to their folder to run this test")
+    loaded = {}
+    for name in ("cifar10_test", "cifar10_train_5k", "ood_svhn", "ood_textures"):
+        with np.load(folder / f"{name}.npz", allow_pickle=False) as arrays:
+            loaded[name] = {key: arrays[key] for key in arrays}
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def resnet56_weights():
+    """Path of the weights of the network that made those features, where the file is present."""
+    path = DATA / "cifar10_resnet56" / "weights.safetensors"
+    if not path.is_file():
+        pytest.skip(f"the real weights are not at {path}; set GEM_OOD_DATA to their folder to run this test")
+    return path
+
+
+@pytest.fixture
+def resnet56(resnet56_weights):
+    """The network itself, loaded anew for each test, since hooks and training mode would change it."""
+    pytest.importorskip("torch")
+    from gem_ood.experiments import CifarResNet
+
+    return CifarResNet.load(resnet56_weights)
+
+
 @pytest.fixture
 def blobs():
     """Three well-separated classes in five correlated dimensions: fit rows, labels, held-out rows, far rows."""

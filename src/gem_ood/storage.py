@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gem_ood._version import __version__
 from gem_ood.errors import FileFormatError
 
-__all__ = ["FORMAT_VERSION", "atomic_path", "read", "write"]
+__all__ = ["FORMAT_VERSION", "atomic_path", "pack", "read", "unpack", "write"]
 
 FORMAT_VERSION = 1
 METADATA_KEY = "gem_ood"
@@ -46,15 +46,38 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write(path: str | os.PathLike[str], *, tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> None:
-    """Write arrays and a header to one file, all or nothing."""
+def pack(*, tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> bytes:
+    """Return arrays and a header as the bytes of a file."""
     from safetensors.numpy import save
 
     document = {"format": FORMAT_VERSION, "library": __version__, **header}
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    data = save(arrays, metadata={METADATA_KEY: json.dumps(document, ensure_ascii=False)})
+    return bytes(save(arrays, metadata={METADATA_KEY: json.dumps(document, ensure_ascii=False)}))
+
+
+def write(path: str | os.PathLike[str], *, tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> None:
+    """Write arrays and a header to one file, all or nothing."""
+    data = pack(tensors=tensors, header=header)
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
+
+
+def unpack(data: bytes, *, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the arrays and the header of bytes made by `pack`; `name` is what errors call them.
+
+    >>> unpack(pack(tensors={"x": np.zeros(2)}, header={"kind": "example"}), name="the bytes")[0]
+    {'x': array([0., 0.])}
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+        length = int.from_bytes(data[:8], "little")  # as safetensors lays out: the length of the JSON that follows
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    except (SafetensorError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise FileFormatError(f"{name} is damaged or of another kind ({error}); save the detector again") from error
+    return tensors, _header(name, metadata)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -82,7 +105,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
     return tensors, header
 
 
-def _header(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+def _header(source: Path | str, metadata: Mapping[str, str]) -> dict[str, Any]:
     if METADATA_KEY not in metadata:
         raise FileFormatError(f"{source} is a safetensors file, but not one of gem-ood's; pass a saved detector")
     try:

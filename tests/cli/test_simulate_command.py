@@ -124,7 +124,7 @@ def test_long_work_on_a_terminal_shows_one_bar_of_all_rows(
     patience: float, is_shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = Terminal()
-    monkeypatch.setattr("gem_ood.cli.progress.PATIENCE_SECONDS", patience)
+    monkeypatch.setattr("gem_ood.progress.PATIENCE_SECONDS", patience)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")

@@ -1,5 +1,7 @@
 """GEM and Mahalanobis: streaming, merging, options, the hold-out, and the figures on real features."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -7,6 +9,8 @@ from sklearn.preprocessing import normalize
 
 from gem_ood import GEM, MSP, Energy, Head, Mahalanobis, load
 from gem_ood.errors import InputError
+from gem_ood.features import unit_length
+from gem_ood.gaussians import Accumulator, collect, fourth_moment
 from gem_ood.metrics import evaluate
 from gem_ood.scores import gem_scores
 
@@ -38,6 +42,67 @@ def test_merged_fits_equal_one_fit_and_leave_the_parts_alone(blobs):
     np.testing.assert_array_equal(first.score_samples(held_out), before)
     assert first.is_calibrated
     assert not merged.is_calibrated
+
+
+@pytest.mark.parametrize("kind", [GEM, Mahalanobis])
+@pytest.mark.parametrize("options", [{}, {"covariance": "oas"}, {"covariance": 0.3}, {"normalize": True}], ids=str)
+def test_a_fit_from_statistics_is_the_fit_on_their_rows(blobs, kind, options):
+    features, labels, held_out, _ = blobs
+    collected = collect(features, labels, prepare=unit_length if options.get("normalize") else None)
+    detector = kind(**options).fit(held_out).calibrate(held_out).fit_statistics(collected)
+    expected = kind(**options).fit(features, labels)
+    np.testing.assert_array_equal(detector.score_samples(held_out), expected.score_samples(held_out))
+    assert not detector.is_calibrated
+    assert detector.classes_.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("priors", ["empirical", [0.7, 0.2, 0.1]], ids=["empirical", "given"])
+def test_a_relative_fit_from_statistics_keeps_priors_and_goes_on_learning(blobs, priors):
+    features, labels, held_out, _ = blobs
+    detector = GEM(relative=True, priors=priors).fit_statistics(collect(features[:400], labels[:400]))
+    expected = GEM(relative=True, priors=priors).fit(features[:400], labels[:400])
+    np.testing.assert_allclose(detector.score_samples(held_out), expected.score_samples(held_out), rtol=1e-12)
+    detector.partial_fit(features[400:], labels[400:])
+    whole = GEM(relative=True, priors=priors).fit(features, labels)
+    np.testing.assert_allclose(detector.score_samples(held_out), whole.score_samples(held_out), rtol=1e-8, atol=1e-8)
+
+
+def test_ledoit_wolf_from_statistics_needs_their_fourth_moment(blobs):
+    features, labels, held_out, _ = blobs
+    collected = collect(features, labels)
+    moment = fourth_moment(collected, [(features, labels)])
+    detector = GEM(covariance="ledoit-wolf").fit_statistics(replace(collected, fourth_moment=moment))
+    expected = GEM(covariance="ledoit-wolf").fit(features, labels)
+    assert detector.gaussians_.shrinkage > 0.0
+    np.testing.assert_array_equal(detector.score_samples(held_out), expected.score_samples(held_out))
+    for options, given in (({}, collected), ({"relative": True}, replace(collected, fourth_moment=moment))):
+        with pytest.raises(InputError, match="needs a second pass over the rows"):
+            GEM(covariance="ledoit-wolf", **options).fit_statistics(given)
+
+
+def test_statistics_that_cannot_be_fitted_are_refused_and_change_nothing(blobs):
+    features, labels, held_out, _ = blobs
+    detector = GEM().fit(features, labels).calibrate(held_out)
+    before = detector.score_samples(held_out)
+    damaged = collect(features, labels)
+    damaged.means[1, 2] = np.nan
+    for given, message in (
+        (features, "statistics is of type ndarray; pass gem_ood.gaussians.Statistics"),
+        (Accumulator(n_features=5, classes=[0, 1]).statistics(), "the fit has no rows"),
+        (collect(features[:1], labels[:1]), "no feature varies within a class"),
+        (damaged, r"statistics.means row 1, column 2 is NaN"),
+    ):
+        with pytest.raises(InputError, match=message):
+            detector.fit_statistics(given)
+        np.testing.assert_array_equal(detector.score_samples(held_out), before)
+        assert detector.is_calibrated
+    for options, message in (
+        ({"calibration": 0.1}, "cannot from statistics"),
+        ({"covariance": "ols"}, "covariance is 'ols'"),
+        ({"relative": True}, "at least two classes"),
+    ):
+        with pytest.raises(InputError, match=message):
+            GEM(**options).fit_statistics(collect(features))
 
 
 def test_fits_of_different_kinds_cannot_be_merged(blobs):

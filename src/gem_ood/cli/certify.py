@@ -8,7 +8,7 @@ import typer
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
 from gem_ood.cli.options import ROWS, DetectorPath, Features, Json, Labels, load_detector, open_rows
-from gem_ood.cli.progress import RowProgress
+from gem_ood.progress import RowProgress
 
 if TYPE_CHECKING:
     from gem_ood.theory import Certification, Diagnosis, Rates

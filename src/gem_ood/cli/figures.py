@@ -7,7 +7,7 @@ import typer
 
 from gem_ood.cli.console import print_json, print_text
 from gem_ood.cli.options import Json, Sampler
-from gem_ood.cli.progress import RowProgress
+from gem_ood.progress import RowProgress
 
 __all__ = ["figures"]
 

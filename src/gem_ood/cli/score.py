@@ -8,7 +8,7 @@ import typer
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
 from gem_ood.cli.options import DetectorPath, Features, Json, Labels, Rows, load_detector, open_rows
-from gem_ood.cli.progress import RowProgress
+from gem_ood.progress import RowProgress
 
 __all__ = ["score"]
 

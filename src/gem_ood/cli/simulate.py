@@ -8,7 +8,7 @@ import typer
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
 from gem_ood.cli.options import Json, Sampler
-from gem_ood.cli.progress import RowProgress
+from gem_ood.progress import RowProgress
 
 if TYPE_CHECKING:
     from gem_ood.simulation import Point, Study

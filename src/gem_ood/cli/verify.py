@@ -8,7 +8,7 @@ import typer
 
 from gem_ood.cli.console import print_json, print_table, print_text
 from gem_ood.cli.options import Json
-from gem_ood.cli.progress import PATIENCE_SECONDS
+from gem_ood.progress import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from gem_ood.claims import Result

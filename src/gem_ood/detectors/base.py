@@ -98,21 +98,21 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
             raise InputError(
                 "calibration holds rows back from fit and cannot from batches; set it to None and calibrate"
             )
-        if iter(batches) is batches:
+        if isinstance(batches, Iterator):
             raise InputError("batches is an iterator that can be read only once; pass a list or another re-iterable")
         self._check_options()
-        first = next(iter(batches), None)
-        if first is None:
+        opened = _Opened(batches)
+        if opened.first is None:
             raise InputError("batches is empty; pass at least one batch")
         with self._all_or_nothing():
-            self.n_features_in_ = as_features(first[0]).shape[1]
+            self.n_features_in_ = as_features(opened.first[0]).shape[1]
             self.__dict__.pop("feature_names_in_", None)
             columns = getattr(batches, "feature_names", None)
             if columns is not None:
                 self.feature_names_in_ = np.array(columns, dtype=object)
             self._forget_calibration()
             names = None if classes is None else np.asarray(classes)
-            self._learn(batches, n_features=self.n_features_in_, classes=names)
+            self._learn(opened, n_features=self.n_features_in_, classes=names)
         return self
 
     @contextmanager
@@ -187,6 +187,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         return float(np.mean(self.score_samples(X)))
 
     # Calibration
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether X is a classifier's logits rather than its features."""
+        return False
 
     @property
     def is_calibrated(self) -> bool:
@@ -304,3 +309,20 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
     @abstractmethod
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """Take back what `_state` returned."""
+
+
+class _Opened:
+    """The same batches with the first one looked at: the first pass goes on from there instead of starting anew."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._rest: Iterator[tuple[ArrayLike, ArrayLike | None]] | None = iter(batches)
+        self.first = next(self._rest, None)
+
+    def __iter__(self) -> Iterator[tuple[ArrayLike, ArrayLike | None]]:
+        if self._rest is None or self.first is None:
+            yield from self._batches
+            return
+        first, rest, self._rest, self.first = self.first, self._rest, None, None
+        yield first
+        yield from rest

@@ -86,21 +86,34 @@ class GaussianDetector(Detector):
         if isinstance(self.priors, str) and self.priors not in ("uniform", "empirical"):
             raise InputError(f"priors is {self.priors!r}; pass 'uniform', 'empirical', or one weight per class")
 
-    def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
+    def collect(self, batches: Batches, *, classes: ArrayLike | None = None) -> Statistics:
+        """Return the statistics of these batches as this detector would fit them, and leave the detector as it is.
+
+        Rows are scaled to unit length where the detector asks for it. Statistics of parts of the data are joined by
+        `gem_ood.gaussians.merge`, over processes by `gem_ood.torch.all_reduce`, and fitted by `fit_statistics`.
+
+        >>> Mahalanobis().collect([([[0.0], [2.0]], ["a", "a"])]).means
+        array([[1.]])
+        """
+        self._check_options()
+        declared = None if classes is None else np.asarray(classes)
         accumulator: Accumulator | None = None
-        prepare = unit_length if self.normalize else None
         for X, labels in batches:
-            names = classes
+            features, names = as_features(X), declared
             if labels is not None and names is None:
-                names = np.unique(as_labels(labels, len(as_features(X))))
+                names = np.unique(as_labels(labels, len(features)))
             if accumulator is None:
-                accumulator = Accumulator(n_features=n_features, classes=names)
-            elif classes is None and names is not None and accumulator.is_labelled:
+                accumulator = Accumulator(n_features=features.shape[1], classes=names)
+            elif declared is None and names is not None and accumulator.is_labelled:
                 accumulator.declare(names)
-            accumulator.add(X, labels, prepare=prepare)
+            accumulator.add(features, labels, prepare=unit_length if self.normalize else None)
         if accumulator is None:
             raise InputError("batches is empty; pass at least one batch")
-        statistics = accumulator.statistics()
+        return accumulator.statistics()
+
+    def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
+        prepare = unit_length if self.normalize else None
+        statistics = self.collect(batches, classes=classes)
         if self.relative:
             _require_two_classes(statistics)
         if self.covariance == "ledoit-wolf":
@@ -113,6 +126,39 @@ class GaussianDetector(Detector):
                 moment = fourth_moment(pooled, _Unlabelled(batches), prepare=prepare)
                 pooled = replace(pooled, fourth_moment=moment)
             self._background = self._one_gaussian(pooled)
+
+    def fit_statistics(self, statistics: Statistics) -> Self:
+        """Fit to rows by the statistics collected from them elsewhere: in another process or on another machine.
+
+        The result is that of `fit` on those rows; the threshold, if any, is forgotten. With `normalize=True` the rows
+        must have been scaled to unit length before they were collected (`collect(X, y, prepare=unit_length)`, of
+        `gem_ood.features`). `covariance="ledoit-wolf"` needs statistics that hold a `fourth_moment`, and cannot be
+        joined here with `relative=True`, which needs a second one, about the mean of all rows.
+
+        >>> from gem_ood.gaussians import collect, merge
+        >>> here, there = collect([[0.0], [2.0]], ["a", "a"]), collect([[10.0], [12.0]], ["b", "b"])
+        >>> Mahalanobis().fit_statistics(merge(here, there)).score_samples([[1.0], [3.0]])
+        array([ 0., -4.])
+        """
+        self._check_options()
+        if not isinstance(statistics, Statistics):
+            raise InputError(
+                f"statistics is of type {type(statistics).__name__}; pass gem_ood.gaussians.Statistics, such as "
+                f"collect(features, labels) returns"
+            )
+        if self.calibration is not None:
+            raise InputError(
+                "calibration holds rows back from fit and cannot from statistics; set it to None and calibrate"
+            )
+        refuse_non_finite(statistics.means, name="statistics.means", remedy="collect again")
+        refuse_non_finite(statistics.scatter, name="statistics.scatter", remedy="collect again")
+        with self._all_or_nothing():
+            self.__dict__.pop("feature_names_in_", None)
+            self._adopt(statistics)
+            self._gaussians = self.gaussians_
+            if self.relative:
+                self._background = self.background_
+        return self
 
     def _adopt(self, statistics: Statistics) -> None:
         self._statistics, self._accumulator = statistics, None

@@ -35,6 +35,11 @@ class LogitDetector(Detector):
     def _logit_scores(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         """Score checked rows."""
 
+    @property
+    def reads_logits(self) -> bool:
+        """Whether X is logits: so it is without a head."""
+        return self.head is None
+
     def _check_options(self) -> None:
         check_temperature(self.temperature)
         if not isinstance(self.head, Head | None):

@@ -15,11 +15,17 @@ from gem_ood.detectors.registry import detector_class, name_of
 from gem_ood.errors import FileFormatError, InputError, NotFittedError
 from gem_ood.thresholds import Threshold
 
-__all__ = ["load", "save"]
+__all__ = ["load", "pack", "save", "unpack"]
 
 
 def save(detector: Detector, path: str | PathLike[str]) -> None:
     """Write a fitted detector, calibrated or not, to one file."""
+    tensors, header = pack(detector)
+    storage.write(path, tensors=tensors, header=header)
+
+
+def pack(detector: Detector) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return a fitted detector as the arrays and the header of its file."""
     if not hasattr(detector, "n_features_in_"):
         raise NotFittedError(
             f"this {type(detector).__name__} is not fitted yet; call fit(features, labels) before save"
@@ -39,7 +45,7 @@ def save(detector: Detector, path: str | PathLike[str]) -> None:
     if detector.is_calibrated:
         header["threshold"] = asdict(detector.threshold_)
         tensors["calibration.scores"] = detector.calibration_scores_
-    storage.write(path, tensors=tensors, header=header)
+    return tensors, header
 
 
 def load(path: str | PathLike[str]) -> Detector:
@@ -50,12 +56,17 @@ def load(path: str | PathLike[str]) -> Detector:
         FileFormatError: The file is damaged, truncated, foreign, or from a newer version.
     """
     tensors, header = storage.read(path)
+    return unpack(tensors, header, name=str(path))
+
+
+def unpack(tensors: dict[str, NDArray[Any]], header: dict[str, Any], *, name: str) -> Detector:
+    """Return the detector that was packed; `name` is what errors call the place it came from."""
     try:
         return _rebuild(tensors, header)
     except FileFormatError as error:
-        raise FileFormatError(f"{path}: {error}") from error
+        raise FileFormatError(f"{name}: {error}") from error
     except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileFormatError(f"{path} does not hold a whole detector ({error!r}); save it again") from error
+        raise FileFormatError(f"{name} does not hold a whole detector ({error!r}); save it again") from error
 
 
 def _rebuild(tensors: dict[str, NDArray[Any]], header: dict[str, Any]) -> Detector:

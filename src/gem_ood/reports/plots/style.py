@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from gem_ood.errors import InputError, MissingExtraError
+from gem_ood.errors import InputError
+from gem_ood.extras import require_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,12 +121,7 @@ def require_matplotlib() -> None:
 
     >>> require_matplotlib()
     """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            'figures need matplotlib, which cannot be imported; run pip install "gem-ood[report]"'
-        ) from error
+    require_extra("report", "matplotlib.figure", purpose="figures")
 
 
 @contextmanager

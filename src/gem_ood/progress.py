@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 2.0
 class RowProgress:
     """Counts the rows of files as they are read and, once the work has lasted a while, shows a bar on stderr.
 
-    >>> from gem_ood.cli.progress import RowProgress
+    >>> from gem_ood.progress import RowProgress
     >>> with RowProgress() as progress:
     ...     on_rows = progress.watch("train.npz", 200)
     ...     on_rows(100)

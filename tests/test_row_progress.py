@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from gem_ood.cli import progress
-from gem_ood.cli.progress import RowProgress
+from gem_ood import progress
+from gem_ood.progress import RowProgress
 
 
 class Terminal(io.StringIO):

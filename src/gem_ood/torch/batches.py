@@ -1,0 +1,160 @@
+"""Batches: what loaders yield and models return, in one form.
+
+A batch is a tensor, a tuple (inputs, labels, ...), or a mapping with the labels under a usual name; an output is a
+tensor of logits, a tuple that begins with one, or an object with `logits`, as Hugging Face's models return.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gem_ood.errors import InputError
+from gem_ood.torch.layers import unwrapped
+
+__all__ = ["Batch", "Unpack", "as_batch", "first_rows", "logits_of", "moved"]
+
+#: Where a mapping keeps its labels, in the order in which they are looked for.
+LABEL_NAMES = ("labels", "label", "targets", "target", "y")
+
+Unpack = Callable[[Any], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The arguments of one forward pass, and the labels if there are any."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    labels: NDArray[Any] | None
+
+    @property
+    def n_rows(self) -> int:
+        """How many inputs there are."""
+        return next((len(value) for value in tensors_of((self.args, self.kwargs)) if value.ndim), 0)
+
+
+def as_batch(item: Any, model: nn.Module, unpack: Unpack | None = None) -> Batch:
+    """Return what a loader yielded as arguments and labels.
+
+    >>> as_batch((torch.zeros(2, 3), torch.tensor([0, 1])), nn.Linear(3, 2)).labels
+    array([0, 1])
+    """
+    if unpack is not None:
+        inputs, labels = unpack(item)
+    elif isinstance(item, Mapping):
+        name = next((name for name in LABEL_NAMES if name in item), None)
+        labels = None if name is None else item[name]
+        inputs = {key: value for key, value in item.items() if key != name}
+    elif isinstance(item, tuple | list) and item:
+        inputs, labels = item[0], item[1] if len(item) > 1 else None
+    else:
+        inputs, labels = item, None
+    args, kwargs = _arguments(inputs, model)
+    return Batch(args, kwargs, None if labels is None else _labels(labels))
+
+
+def _arguments(inputs: Any, model: nn.Module) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if isinstance(inputs, Mapping):
+        taken = _accepted(model)
+        if taken is not None and len(inputs) == 1 and not taken & set(inputs):
+            return tuple(inputs.values()), {}  # one input under the data set's own name
+        return (), dict(inputs)
+    if isinstance(inputs, tuple | list):
+        return tuple(inputs), {}
+    if not isinstance(inputs, Tensor):
+        raise InputError(
+            f"the loader yielded inputs of type {type(inputs).__name__}; let it yield tensors, tuples (inputs, "
+            f"labels) or mappings, or pass unpack= a function that returns (inputs, labels)"
+        )
+    return (inputs,), {}
+
+
+def _accepted(model: nn.Module) -> set[str] | None:
+    """Return the names that the model's forward takes, or None if it takes any."""
+    parameters = inspect.signature(unwrapped(model).forward).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    return set(parameters)
+
+
+def _labels(labels: Any) -> NDArray[Any]:
+    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+
+
+def moved(value: Any, device: torch.device | None) -> Any:
+    """Return the same arguments with their tensors on this device.
+
+    >>> moved(({"x": torch.zeros(1)}, "text"), torch.device("cpu"))
+    ({'x': tensor([0.])}, 'text')
+    """
+    if device is None:
+        return value
+    return mapped(value, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def first_rows(value: Any, n_rows: int) -> Any:
+    """Return the same arguments with only the first rows of their tensors.
+
+    >>> first_rows((torch.arange(4),), 2)
+    (tensor([0, 1]),)
+    """
+    return mapped(value, lambda tensor: tensor[:n_rows] if tensor.ndim else tensor)
+
+
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return tuples, lists and mappings with every tensor in them changed.
+
+    >>> mapped([torch.zeros(1), 3], lambda tensor: tensor + 1)
+    [tensor([1.]), 3]
+    """
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: mapped(part, change) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(mapped(part, change) for part in value)
+    return value
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Yield every tensor in tuples, lists and mappings.
+
+    >>> len(list(tensors_of(((torch.zeros(1),), {"mask": torch.ones(1)}))))
+    2
+    """
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_of(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_of(part)
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits, n × k, in a model's output.
+
+    >>> logits_of((torch.zeros(1, 2), "attentions")).shape
+    torch.Size([1, 2])
+    """
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    elif isinstance(output, tuple | list) and output:
+        found = output[0]
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        shape = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise InputError(
+            f"the model returned {type(output).__name__} whose logits are {shape}, where one row of logits per input "
+            f"was expected; guard a classifier, or wrap it in a module that returns its logits"
+        )
+    return found

@@ -1,0 +1,115 @@
+"""Judging: from rows to score, p-value, verdict and nearest class, all in tensors."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gem_ood.detectors import Detector
+from gem_ood.torch.scorers import Scorer, scorer
+
+__all__ = ["Judge", "OODResult"]
+
+
+class OODResult(NamedTuple):
+    """What a guarded model answers, one entry per input; p-value and verdict are None until it is calibrated.
+
+    Attributes:
+        logits: The model's own logits, n × k.
+        score: Higher = more in-distribution.
+        p_value: The conformal p-value under "in-distribution"; small speaks for out.
+        is_ood: The verdict.
+        nearest_class: The label of the class that the input is nearest to; the place in `detector.classes_` where
+            labels are strings.
+    """
+
+    logits: Tensor
+    score: Tensor
+    p_value: Tensor | None
+    is_ood: Tensor | None
+    nearest_class: Tensor
+
+
+class Judge(nn.Module):
+    """A fitted detector's scorer, threshold and calibration scores, made once after each fit or calibration.
+
+    It moves with the model from device to device but keeps its own precision: half a model may be rounded, a
+    threshold may not.
+    """
+
+    labels: Tensor
+    threshold: Tensor | None
+    calibration: Tensor | None
+
+    def __init__(self, detector: Detector, *, n_columns: int, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        self.scorer: Scorer = scorer(detector, dtype=dtype)
+        names = detector._class_names(n_columns)
+        labels = names if names.dtype.kind in "iu" else np.arange(len(names))
+        self.register_buffer("labels", torch.tensor(labels, dtype=torch.int64), persistent=False)
+        calibrated = detector.is_calibrated
+        threshold = _rounded_down(np.float64(detector.offset_), dtype) if calibrated else None
+        ordered = _rounded_down(detector.calibration_scores_, dtype) if calibrated else None
+        self.register_buffer("threshold", threshold, persistent=False)
+        self.register_buffer("calibration", ordered, persistent=False)
+        self._detector, self._made_from = detector, detector.__dict__.copy()
+
+    def is_of(self, detector: Detector) -> bool:
+        """Whether this is what the detector says now: a fit or a calibration replaces what it learned before."""
+        now, then = detector.__dict__, self._made_from
+        same = detector is self._detector and len(now) == len(then)
+        return same and all(then.get(name, self) is value for name, value in now.items())
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+        """Return score, p-value, verdict and the label of the nearest class of each row."""
+        scores, nearest = self.scorer.score_and_nearest(rows)
+        scores = torch.where(scores.isnan(), -math.inf, scores)  # what cannot be scored is not in the distribution
+        labels = self.labels[nearest]
+        if self.threshold is None or self.calibration is None:
+            return scores, None, None, labels
+        return scores, self._p_values(scores), scores < self.threshold, labels
+
+    def _p_values(self, scores: Tensor) -> Tensor:
+        assert self.calibration is not None
+        n_rows = len(self.calibration)
+        if torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting():
+            at_or_below = _count_at_or_below(self.calibration, scores)
+        else:
+            at_or_below = torch.searchsorted(self.calibration, scores.detach(), right=True)
+        return (1 + at_or_below).to(scores.dtype) / (n_rows + 1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(lambda tensor: _in_own_precision(fn, tensor), recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+def _in_own_precision(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        return fn(tensor)
+    # Only the device of what `fn` would return counts, and Apple's has no float64.
+    device = fn(tensor.new_empty(0, dtype=torch.float32)).device
+    dtype = torch.float32 if device.type == "mps" else tensor.dtype
+    return tensor.to(device=device, dtype=dtype)
+
+
+def _rounded_down(values: NDArray[np.float64] | np.float64, dtype: torch.dtype) -> Tensor:
+    """Return values in this precision, never above what they were: a row that ties must not fall out."""
+    exact = torch.tensor(values, dtype=torch.float64)
+    rounded = exact.to(dtype)
+    below = torch.nextafter(rounded, torch.tensor(-math.inf, dtype=dtype))
+    return torch.where(rounded.double() > exact, below, rounded)
+
+
+def _count_at_or_below(ordered: Tensor, scores: Tensor) -> Tensor:
+    """Return how many of the ordered values are at or below each score, by halving steps that any runtime has."""
+    steps = max(1, math.ceil(math.log2(len(ordered) + 1)))
+    padding = ordered.new_full(((1 << steps) - len(ordered),), math.inf)
+    padded = torch.cat([ordered, padding])
+    count = torch.zeros_like(scores, dtype=torch.int64)
+    for step in (1 << power for power in reversed(range(steps))):
+        count = count + step * (padded[count + step - 1] <= scores).to(torch.int64)
+    return count.clamp(max=len(ordered))

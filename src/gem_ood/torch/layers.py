@@ -1,0 +1,311 @@
+"""Layers: where a model's features are, and how they are read during its own forward pass.
+
+A linear layer gives its input, any other layer its output. Hooks are there only while a pass runs, unless
+`attach` was called, and the model's results are never touched.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from gem_ood.errors import InputError
+
+__all__ = ["FeatureReader", "Layer", "Pool", "evaluating", "pooled", "unwrapped", "without_compilation"]
+
+Layer = str | Callable[[Any], Any]
+Pool = str | Callable[[Tensor], Tensor]
+
+#: How a sequence of token vectors becomes one.
+_TOKENS: dict[str, Callable[[Tensor], Tensor]] = {
+    "first-token": lambda tokens: tokens[:, 0],
+    "last-token": lambda tokens: tokens[:, -1],
+    "mean-token": lambda tokens: tokens.mean(1),
+}
+
+
+class FeatureReader:
+    """Reads features of one layer while the model runs: "auto", the name of a layer, or a function of the output."""
+
+    def __init__(self, model: nn.Module, layer: Layer, pool: Pool) -> None:
+        if not (callable(pool) or pool in ("mean", *_TOKENS)):
+            raise InputError(f"pool is {pool!r}; pass 'mean', {', '.join(map(repr, _TOKENS))}, or a function")
+        self._model, self.layer, self.pool = model, layer, pool
+        self._linear = {name: part for name, part in unwrapped(model).named_modules() if isinstance(part, nn.Linear)}
+        self._chosen = self._choose()
+        self._attached: _Capture | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the layer, once it is known; None for a function or before the first pass of "auto"."""
+        return self._chosen if isinstance(self._chosen, str) else None
+
+    @property
+    def width(self) -> int | None:
+        """How many features there are, where the layer tells."""
+        module = None if self.name is None else self._linear.get(self.name)
+        return None if module is None or callable(self.pool) else module.in_features
+
+    def _choose(self) -> str | None:
+        if callable(self.layer):
+            return None
+        if self.layer != "auto":
+            _named(self._model, self.layer)
+            return self.layer
+        if not self._linear:
+            raise InputError(
+                f"{type(unwrapped(self._model)).__name__} has no linear layer, so its features cannot be found; pass "
+                f"layer= the name of the layer whose output they are, such as {_example_name(self._model)!r}"
+            )
+        # Where there are several, the one that runs last is known only after a pass.
+        return next(iter(self._linear)) if len(self._linear) == 1 else None
+
+    def attach(self) -> None:
+        """Leave the hooks in place until `detach`: `torch.compile(..., fullgraph=True)` needs them there before."""
+        if self._attached is None and not callable(self.layer):
+            self._attached = _Capture(self._watched())
+            self._attached.hook()
+
+    def detach(self) -> None:
+        """Take the hooks out of the model."""
+        if self._attached is not None:
+            self._attached.unhook()
+            self._attached = None
+
+    def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Tensor]:
+        """Return the output of the model, or of a replica of it, and one row of features per input, from one pass."""
+        if callable(self.layer):
+            output = model(*args, **kwargs)
+            features = self.layer(output)
+            if not isinstance(features, Tensor):
+                raise InputError(f"layer returned a {type(features).__name__}; let it return a tensor of features")
+            return output, pooled(features, self.pool, "what layer returned")
+        capture = self._attached or _Capture(self._watched())
+        capture.start()
+        if capture is self._attached:
+            output = model(*args, **kwargs)
+        else:
+            with capture:
+                output = model(*args, **kwargs)
+        name, features = self._taken(capture)
+        return output, pooled(features, self.pool, f"layer {name!r}")
+
+    def _watched(self) -> dict[str, nn.Module]:
+        if self._chosen is not None:
+            return {self._chosen: _named(self._model, self._chosen)}
+        return dict(self._linear)
+
+    def _taken(self, capture: "_Capture") -> tuple[str, Tensor]:
+        name, count, features = capture.take(_device_order(self._model))
+        if name is None or features is None:
+            wanted = "no linear layer" if self._chosen is None else f"layer {self._chosen!r} not at all"
+            raise InputError(
+                f"the forward pass ran {wanted}; pass layer= the name of a layer that it runs, such as "
+                f"{_example_name(self._model)!r}"
+            )
+        if count > 1:
+            raise InputError(
+                f"layer {name!r} ran {count} times in one forward pass, so its features are not one row per input; "
+                f"pass layer= the name of a layer that runs once, or a function of the model's output"
+            )
+        self._chosen = name
+        return name, features
+
+
+class _Capture:
+    """The last of the watched layers to run, how often it ran, and its features; each thread has its own."""
+
+    def __init__(self, watched: Mapping[str, nn.Module]) -> None:
+        self._watched = dict(watched)
+        self._seen: dict[int, tuple[str, dict[str, int], Any]] = {}
+        self._handles: list[Any] = []
+
+    def hook(self) -> None:
+        for name, module in self._watched.items():
+            if isinstance(module, nn.Linear):
+                self._handles.append(module.register_forward_pre_hook(_Keep(self, name).before, with_kwargs=True))
+            else:
+                self._handles.append(module.register_forward_hook(_Keep(self, name).after))
+
+    def unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def __enter__(self) -> None:
+        self.hook()
+
+    def __exit__(self, *error: object) -> None:
+        self.unhook()
+
+    def start(self) -> None:
+        self._seen.pop(_thread(), None)
+
+    def keep(self, name: str, features: Any) -> None:
+        counts = self._seen[_thread()][1] if _thread() in self._seen else {}
+        counts[name] = counts.get(name, 0) + 1
+        self._seen[_thread()] = (name, counts, features)
+
+    def take(self, devices: list[torch.device] | None) -> tuple[str | None, int, Tensor | None]:
+        """Return name, count and features; with several devices, their rows joined in the order of the devices."""
+        if devices is None:
+            seen = [self._seen.pop(_thread())] if _thread() in self._seen else []
+        else:
+            seen = sorted(self._seen.values(), key=lambda entry: devices.index(entry[2].device))
+            self._seen.clear()
+        if not seen:
+            return None, 0, None
+        name, counts, features = seen[0]
+        parts = [part for _, _, part in seen]
+        joined = (
+            features if len(parts) == 1 else torch.cat([part.to(devices[0]) for part in parts]) if devices else None
+        )
+        return name, counts[name], joined
+
+
+class _Keep:
+    """The hook of one layer; methods, unlike closures, follow a deep copy of the model."""
+
+    def __init__(self, capture: _Capture, name: str) -> None:
+        self._capture, self._name = capture, name
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._capture.keep(self._name, args[0] if args else kwargs["input"])
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._capture.keep(self._name, output)
+
+
+def _thread() -> int:
+    # A compiled pass runs in one thread and cannot ask which.
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside DataParallel and DistributedDataParallel.
+
+    >>> unwrapped(DataParallel(nn.Linear(2, 1)))
+    Linear(in_features=2, out_features=1, bias=True)
+    """
+    while isinstance(model, DataParallel | DistributedDataParallel):
+        model = model.module
+    return model
+
+
+def without_compilation(model: nn.Module) -> nn.Module:
+    """Return the model inside `torch.compile`: compiled code does not run hooks that came after it was compiled.
+
+    >>> without_compilation(nn.Identity())
+    Identity()
+    """
+    inner = getattr(model, "_orig_mod", None)
+    if not isinstance(inner, nn.Module):
+        return model
+    warnings.warn(
+        "the model is compiled, and compiled code cannot be looked into; it is run uncompiled: compile the guarded "
+        "model instead, torch.compile(OODModel(model, detector))",
+        UserWarning,
+        stacklevel=3,
+    )
+    return inner
+
+
+def _device_order(model: nn.Module) -> list[torch.device] | None:
+    """Return the devices among which DataParallel spreads the rows, in the order of the rows; None for one device."""
+    if isinstance(model, DataParallel) and len(model.device_ids) > 1:
+        return [torch.device(model.src_device_obj.type, place) for place in model.device_ids]
+    return None
+
+
+def _named(model: nn.Module, name: str) -> nn.Module:
+    modules = dict(unwrapped(model).named_modules())
+    if name not in modules or not name:
+        raise InputError(
+            f"layer is {name!r}, which is no layer of {type(unwrapped(model)).__name__}; pass 'auto', a function, or "
+            f"a name from model.named_modules(), such as {_example_name(model)!r}"
+        )
+    found: nn.Module = modules[name]
+    return found
+
+
+def _example_name(model: nn.Module) -> str:
+    names = [name for name, _ in unwrapped(model).named_children()]
+    return names[-1] if names else "layer"
+
+
+def pooled(features: Any, pool: Pool, source: str) -> Tensor:
+    """Return one row of features per input: spatial maps are averaged over their positions, as the paper does (P19).
+
+    >>> pooled(torch.tensor([[[[1.0, 3.0]], [[0.0, 8.0]]]]), "mean", "layer 'conv'")
+    tensor([[2., 4.]])
+    """
+    if isinstance(features, tuple) and features and isinstance(features[0], Tensor):
+        features = features[0]
+    if not isinstance(features, Tensor):
+        raise InputError(f"{source} gave a {type(features).__name__}; pass a layer that gives a tensor")
+    if callable(pool):
+        features = pool(features)
+    elif pool == "mean" and features.ndim > 3:
+        features = features.mean(tuple(range(2, features.ndim)))
+    elif pool in _TOKENS and features.ndim == 3:
+        features = _TOKENS[pool](features)
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise InputError(
+            f"{source} gave features of shape {shape} where one row per input was expected; pass pool= "
+            f"{', '.join(map(repr, _TOKENS))} for a sequence of tokens, or a function that makes rows of it"
+        )
+    return features
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Hold the model in evaluation mode until the block ends, then give every part its own mode back.
+
+    >>> model = nn.Dropout()
+    >>> with evaluating(model):
+    ...     model.training
+    False
+    >>> model.training
+    True
+    """
+    if torch.compiler.is_compiling():
+        training = _stop_training(model)
+    else:
+        with _MODES:
+            count, training = _HELD.get(id(model)) or (0, _stop_training(model))
+            _HELD[id(model)] = (count + 1, training)
+    try:
+        yield
+    finally:
+        if torch.compiler.is_compiling():
+            _resume_training(training)
+        else:
+            with _MODES:
+                count, training = _HELD.pop(id(model))
+                if count > 1:
+                    _HELD[id(model)] = (count - 1, training)
+                else:
+                    _resume_training(training)
+
+
+#: How many threads hold a model in evaluation mode, and which of its parts were training before the first of them.
+_HELD: dict[int, tuple[int, list[nn.Module]]] = {}
+_MODES = threading.Lock()
+
+
+def _stop_training(model: nn.Module) -> list[nn.Module]:
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    return training
+
+
+def _resume_training(modules: list[nn.Module]) -> None:
+    for module in modules:
+        module.training = True

@@ -1,0 +1,131 @@
+"""Streaming: one pass of a model over a loader, as rows for a detector, with a progress bar on a terminal."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gem_ood.errors import InputError
+from gem_ood.features import refuse_non_finite
+from gem_ood.progress import RowProgress
+from gem_ood.torch.batches import Batch, Unpack, as_batch, moved
+from gem_ood.torch.layers import evaluating
+from gem_ood.torch.scorers import as_array
+
+__all__ = ["Reading", "RowBatches", "read_loader", "refuse_non_finite_rows"]
+
+#: Rows are handed to the fit in groups of at least so many: updating a wide covariance costs a pass over it each time.
+ROWS_PER_GROUP = 1024
+
+
+class Reading(NamedTuple):
+    """What one forward pass gave: the model's logits, the rows that the detector takes, and the class if it is known.
+
+    `nearest` is None where the detector itself knows the nearest class.
+    """
+
+    logits: Tensor
+    rows: Tensor
+    nearest: Tensor | None = None
+
+
+Read = Callable[[tuple[Any, ...], Any], Reading]
+
+
+def read_loader(
+    model: nn.Module, loader: Iterable[Any], read: Read, *, purpose: str, unpack: Unpack | None, progress: bool
+) -> Iterator[tuple[Batch, Reading]]:
+    """Yield each batch of the loader and what was read of it, with the model in evaluation mode and no gradients."""
+    device = device_of(model)
+    n_rows = 0
+    with _bar(purpose, _length(loader), progress) as on_rows:
+        for place, item in enumerate(loader):
+            batch = as_batch(item, model, unpack)
+            with evaluating(model), torch.inference_mode():
+                reading = read(moved(batch.args, device), moved(batch.kwargs, device))
+            refuse_non_finite_rows(reading.rows, f"batch {place} of the loader (counted from 0): the model's features")
+            if batch.labels is not None and len(batch.labels) != len(reading.rows):
+                raise InputError(
+                    f"batch {place} of the loader (counted from 0) has {len(batch.labels)} labels but the model gave "
+                    f"{len(reading.rows)} rows; let it yield one label per input"
+                )
+            n_rows += len(reading.rows)
+            on_rows(n_rows)
+            yield batch, reading
+
+
+class RowBatches:
+    """A loader as the re-iterable batches of rows and labels that `Detector.fit_batches` takes.
+
+    Each pass over it runs the model over the loader once.
+    """
+
+    def __init__(self, readings: Callable[[], Iterator[tuple[Batch, Reading]]], *, with_labels: bool) -> None:
+        self._readings, self._with_labels = readings, with_labels
+
+    def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
+        rows: list[NDArray[Any]] = []
+        labels: list[NDArray[Any]] = []
+        for place, (batch, reading) in enumerate(self._readings()):
+            rows.append(as_array(reading.rows))
+            if self._with_labels:
+                labels.append(_require_labels(batch, place))
+            if sum(map(len, rows)) >= ROWS_PER_GROUP:
+                yield self._joined(rows, labels)
+                rows, labels = [], []
+        if rows:
+            yield self._joined(rows, labels)
+
+    def _joined(self, rows: list[NDArray[Any]], labels: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        return np.concatenate(rows), np.concatenate(labels) if self._with_labels else None
+
+
+def _require_labels(batch: Batch, place: int) -> NDArray[Any]:
+    if batch.labels is None:
+        raise InputError(
+            f"batch {place} of the loader (counted from 0) has no labels, but class means need them; let it yield "
+            f"(inputs, labels) or a mapping with 'labels', or pass one_class=True to fit one Gaussian to all rows"
+        )
+    return batch.labels
+
+
+def device_of(model: nn.Module) -> torch.device | None:
+    """Return the device of the model's first parameter or buffer; None if it has neither.
+
+    >>> device_of(nn.Linear(1, 1))
+    device(type='cpu')
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return None
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def refuse_non_finite_rows(rows: Tensor, name: str) -> None:
+    """Raise, naming the first row and column that hold NaN or infinity.
+
+    >>> refuse_non_finite_rows(torch.zeros(2, 2), "features")
+    """
+    if not bool(torch.isfinite(rows).all()):
+        refuse_non_finite(as_array(rows), name=name, remedy="mend the input or the model")
+
+
+def _length(loader: Iterable[Any]) -> int | None:
+    """Return how many rows a loader has, where it tells."""
+    try:
+        return len(loader.dataset)  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        return None
+
+
+@contextmanager
+def _bar(purpose: str, total: int | None, progress: bool) -> Iterator[Callable[[int], None]]:
+    if not progress:
+        yield lambda n_rows: None
+        return
+    with RowProgress() as bar:
+        yield bar.watch(purpose, total)
