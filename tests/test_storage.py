@@ -147,3 +147,25 @@ def rewritten(saved, *, tensors=None, drop=(), **changes):
 def test_a_file_that_lies_about_its_content_is_refused(saved, changes, message):
     with pytest.raises(FileFormatError, match=message):
         load(rewritten(saved, **changes))
+
+
+def test_bytes_hold_what_a_file_holds(tmp_path):
+    tensors, header = {"x": np.arange(3.0)}, {"kind": "example", "name": "Größe"}
+    storage.write(tmp_path / "file.safetensors", tensors=tensors, header=header)
+    packed = storage.pack(tensors=tensors, header=header)
+    assert packed == (tmp_path / "file.safetensors").read_bytes()
+    arrays, document = storage.unpack(packed, name="bytes")
+    np.testing.assert_array_equal(arrays["x"], tensors["x"])
+    assert document["name"] == "Größe"
+
+
+@pytest.mark.parametrize("cut", [0, 4, 20, -1])
+def test_cut_bytes_are_refused_by_name(cut):
+    packed = storage.pack(tensors={"x": np.arange(3.0)}, header={})
+    with pytest.raises(FileFormatError, match="the guard"):
+        storage.unpack(packed[:cut], name="the guard")
+
+
+def test_bytes_of_another_safetensors_file_are_refused():
+    with pytest.raises(FileFormatError, match="not one of gem-ood's"):
+        storage.unpack(save_tensors({"x": np.zeros(1)}), name="the bytes")

@@ -57,10 +57,13 @@ __all__ = [
 #: What is public here and lives in no detector: lower-case names are rooms.
 _ROOMS = frozenset(name for name in __all__ if name.islower()) - {"__version__", "load"}
 
+#: Rooms that cannot be opened without their extra, and so are not part of `from gem_ood import *`.
+_EXTRA_ROOMS = frozenset({"experiments", "torch"})
+
 
 def __getattr__(name: str) -> Any:
     """Load a room when it is first asked for, so that `gem-ood --help` does not wait for scikit-learn."""
-    if name in _ROOMS:
+    if name in _ROOMS | _EXTRA_ROOMS:
         return import_module(f"gem_ood.{name}")
     if name in __all__:
         return getattr(import_module("gem_ood.detectors"), name)
@@ -68,4 +71,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_EXTRA_ROOMS})
