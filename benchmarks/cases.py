@@ -38,6 +38,8 @@ class Section:
     title: str
     ratios: Sequence[Measurement]
     measurements: Sequence[Measurement]
+    #: Why there are none, where a section was left out.
+    skipped: str = ""
 
 
 class Workload:

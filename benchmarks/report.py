@@ -17,6 +17,7 @@ def warnings(sections: Sequence[Section]) -> list[str]:
     """One sentence per measurement that failed, and one for all that spread too far to be trusted."""
     rows = [(section.title, row) for section in sections for row in (*section.ratios, *section.measurements)]
     found = [f"{title}: {row.name} failed, {row.failure}" for title, row in rows if row.failure]
+    found += [f"{section.title}: skipped, {section.skipped}" for section in sections if section.skipped]
     noisy = [row for _, row in rows if not row.failure and not row.is_trusted]
     if noisy:
         found.append(
@@ -30,9 +31,12 @@ def as_text(facts: dict[str, str], sections: Sequence[Section], notes: Sequence[
     width = max(len(name) for name in facts)
     lines = [f"{name:<{width}}  {value}" for name, value in facts.items()]
     for section in sections:
+        lines += ["", section.title, "=" * len(section.title)]
+        if section.skipped:
+            lines.append(f"skipped: {section.skipped}")
+            continue
         rows = [HEADINGS, *map(_cells, (*section.ratios, *section.measurements))]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += ["", section.title, "=" * len(section.title)]
         lines += ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += ["", *(f"warning: {note}" for note in notes)] if notes else []
     return "\n".join(lines)
@@ -41,8 +45,12 @@ def as_text(facts: dict[str, str], sections: Sequence[Section], notes: Sequence[
 def as_markdown(facts: dict[str, str], sections: Sequence[Section], notes: Sequence[str]) -> str:
     lines = ["# Benchmark", "", *(f"- {name}: {value}" for name, value in facts.items())]
     for section in sections:
+        lines += ["", f"## {section.title}", ""]
+        if section.skipped:
+            lines.append(f"Skipped: {section.skipped}.")
+            continue
         rows = map(_cells, (*section.ratios, *section.measurements))
-        lines += ["", f"## {section.title}", "", _pipes(HEADINGS), _pipes(["---"] * len(HEADINGS))]
+        lines += [_pipes(HEADINGS), _pipes(["---"] * len(HEADINGS))]
         lines += [_pipes(row) for row in rows]
     lines += ["", "## Warnings", "", *(f"- {note}" for note in notes)] if notes else []
     return "\n".join(lines) + "\n"
@@ -54,6 +62,7 @@ def as_json(facts: dict[str, str], sections: Sequence[Section], notes: Sequence[
         "sections": [
             {
                 "title": section.title,
+                "skipped": section.skipped,
                 "ratios": [_fields(ratio) for ratio in section.ratios],
                 "measurements": [_fields(measurement) for measurement in section.measurements],
             }

@@ -40,7 +40,9 @@ def main() -> None:
 
     answers = gem(images[test])
     right = (answers.logits.argmax(1) == digits[test]).double().mean()
-    print(f"An MLP that names {right:.1%} of {len(test)} test digits right; GEM reads the input of layer {gem.layer!r}.")
+    print(
+        f"An MLP that names {right:.1%} of {len(test)} test digits right; GEM reads the input of layer {gem.layer!r}."
+    )
     print(f"{gem.detector.threshold_.guarantee}\n")
     print(f"{'flagged of':<20}{'inputs':>7}{'GEM':>9}{'Energy':>9}")
     for name, inputs in {

@@ -71,5 +71,10 @@ def test_a_row_that_ties_up_to_the_rounding_of_its_rows_is_kept(blobs):
     detector = GEM().fit(features, labels)
     scores = np.full(100, -10.0)
     assert detector.calibrate_scores(scores).offset_ > -10.0 * (1 + 1e-6)
-    assert detector.calibrate_scores(scores, rounding=1e-5).offset_ == -10.0 - 1e-4
-    assert detector.calibrate_scores([-np.inf, *scores], rounding=1e-5).calibration_scores_[0] == -np.inf
+    assert detector.calibrate_scores(scores, rounding=1e-4).offset_ == -10.0 - 1e-4
+    assert detector.calibrate_scores([-np.inf, *scores], rounding=1e-4).calibration_scores_[0] == -np.inf
+
+
+def test_scores_that_may_move_by_different_amounts_are_ordered_after_they_are_lowered(blobs):
+    detector = GEM().fit(blobs[0], blobs[1]).calibrate_scores([-5.0, -5.5], tpr=0.5, rounding=[1.0, 0.0])
+    np.testing.assert_allclose(detector.calibration_scores_, [-6.0, -5.5], rtol=1e-6)

@@ -21,6 +21,9 @@ REAL_ROWS = DATA / "cifar10_resnet56" / "train.npz"
 N_ROWS, N_FEATURES, N_CLASSES = 1000, 6, 4
 NAMES = np.array(["ant", "bee", "cat", "dønër"])
 
+#: Values whose weighted mean with themselves need not be themselves in float64.
+CONSTANT = 16e3 + np.arange(1, 40) / 7.0
+
 
 def rows(*, offset=0.0, thinnest=1.0, dtype=np.float64):
     """Classes of unequal size: correlated rows of spread about 1, but for the first feature."""
@@ -72,12 +75,13 @@ def outcomes_in_group(rank, n_ranks, jobs, folder):
             outcomes[name] = job()
         except Exception as error:
             outcomes[name] = error
+    dist.barrier()  # a rank that left early could cut the others off
     dist.destroy_process_group()
     return outcomes
 
 
 def jobs_of_two(rank):
-    from gem_ood.torch.distributed import agree, all_reduce, gather_scores
+    from gem_ood.torch.distributed import agree, all_reduce, gather_scores, together
 
     def part(case):
         options, cut = CASES[case]
@@ -114,6 +118,9 @@ def jobs_of_two(rank):
 
     def fail_while_the_other_reduces():
         return agree(OSError("no such file")) if rank == 1 else all_reduce(whole)
+
+    def divide_by_one_less():
+        return 6.0 / (1 - rank)
 
     def differ_in_order():
         return gather_scores([1.0]) if rank == 1 else all_reduce(whole)
@@ -156,6 +163,8 @@ def jobs_of_two(rank):
         "one failure": agree_on_one_failure,
         "two failures": agree_on_two_failures,
         "failure while the other reduces": fail_while_the_other_reduces,
+        "work that succeeds": lambda: together(lambda: 6.0 * rank),
+        "work that fails on one rank": lambda: together(divide_by_one_less),
         "other order": differ_in_order,
         "still in step": lambda: gather_scores([float(rank)]),
     }
@@ -178,14 +187,15 @@ def jobs_of_three(rank):
     parts = {0: slice(0, 600), 1: slice(0, 0), 2: slice(600, None)}
     own = None if rank == 1 else collect(features[parts[rank]], labels[parts[rank]])
     thirds = collect(features[rank::3], labels[rank::3])
-    constant = collect(np.full((rank + 1, 1), 1e4 + 0.1), ["ant" if rank == 0 else "bee"] * (rank + 1), classes=NAMES)
-    same = collect(np.full((rank + 1, 1), 1e4 + 0.1), ["ant"] * (rank + 1))
+    n_same = (1, 1, 6)[rank]
+    same = collect(np.tile(CONSTANT, (n_same, 1)), ["ant"] * n_same)
+    lacking = collect(np.tile(CONSTANT, (n_same, 1)), ["ant" if rank == 0 else "bee"] * n_same, classes=NAMES)
     outer = dist.new_group([0, 2])
     return {
         "nothing on one rank": lambda: all_reduce(own),
         "thirds": lambda: all_reduce(thirds),
         "a constant": lambda: all_reduce(same),
-        "a constant of a class that the first rank lacks": lambda: all_reduce(constant),
+        "a constant of a class that the first rank lacks": lambda: all_reduce(lacking),
         "none of three": lambda: all_reduce(None),
         "widths of two": lambda: all_reduce(None if rank == 0 else collect(features[:, :rank], labels)),
         "scores": lambda: gather_scores(np.arange(rank)),

@@ -229,18 +229,19 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         tpr: float | None = None,
         confidence: float | None = None,
         method: str | None = None,
-        rounding: float = 0.0,
+        rounding: ArrayLike = 0.0,
     ) -> Self:
         """Set the threshold from scores that this detector gave to held-out rows, as `calibrate` does from rows.
 
         The scores are lowered by what rounding may change in a row's score when it comes in a batch of another size:
         a row that ties with a calibration row must count as tied, or the guarantee would not hold for ties. `rounding`
-        is the relative change to allow for where the rows themselves are computed, as a network's features are.
+        is the change to allow for where the rows themselves are computed, as a network's features are: one number, or
+        one per score.
         """
-        ordered = np.sort(as_scores(scores))
+        given = as_scores(scores)
         with np.errstate(invalid="ignore"):
-            lowered = ordered - np.maximum(self._slack(ordered), rounding * np.abs(ordered))
-        return self._set_threshold(np.where(np.isinf(ordered), ordered, lowered), tpr, confidence, method)
+            lowered = given - np.maximum(self._slack(given), rounding)
+        return self._set_threshold(np.sort(np.where(np.isinf(given), given, lowered)), tpr, confidence, method)
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how far rounding may move each of these scores."""

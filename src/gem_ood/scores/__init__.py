@@ -9,6 +9,7 @@ from gem_ood.scores.gaussian import (
     mahalanobis_scores,
     weighted_gem,
 )
+from gem_ood.scores.gradients import grad_norm
 from gem_ood.scores.ideal_classifier import gem_threshold, ideal
 from gem_ood.scores.logits import check_temperature, energy, max_logit, msp, softmax
 from gem_ood.scores.logsumexp import log_sum_exp
@@ -19,6 +20,7 @@ __all__ = [
     "gem",
     "gem_scores",
     "gem_threshold",
+    "grad_norm",
     "ideal",
     "linear_energy",
     "log_rescaled",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gem_ood.errors import InputError
 from gem_ood.torch.layers import unwrapped
 
-__all__ = ["Batch", "Unpack", "as_batch", "first_rows", "logits_of", "moved"]
+__all__ = ["Batch", "Unpack", "as_arguments", "as_batch", "first_rows", "logits_of", "moved"]
 
 #: Where a mapping keeps its labels, in the order in which they are looked for.
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
@@ -46,7 +46,7 @@ def as_batch(item: Any, model: nn.Module, unpack: Unpack | None = None) -> Batch
     array([0, 1])
     """
     if unpack is not None:
-        inputs, labels = unpack(item)
+        inputs, labels = _pair(unpack(item))
     elif isinstance(item, Mapping):
         name = next((name for name in LABEL_NAMES if name in item), None)
         labels = None if name is None else item[name]
@@ -55,15 +55,36 @@ def as_batch(item: Any, model: nn.Module, unpack: Unpack | None = None) -> Batch
         inputs, labels = item[0], item[1] if len(item) > 1 else None
     else:
         inputs, labels = item, None
-    args, kwargs = _arguments(inputs, model)
+    args, kwargs = as_arguments(inputs, model)
     return Batch(args, kwargs, None if labels is None else _labels(labels))
 
 
-def _arguments(inputs: Any, model: nn.Module) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _pair(unpacked: Any) -> tuple[Any, Any]:
+    if not isinstance(unpacked, tuple | list) or len(unpacked) != 2:
+        raise InputError(
+            f"unpack returned a {type(unpacked).__name__}; let it return (inputs, labels), with None for no labels"
+        )
+    inputs, labels = unpacked
+    return inputs, labels
+
+
+def as_arguments(inputs: Any, model: nn.Module) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return inputs as the arguments of the model's forward: a mapping by keyword, a tuple by place.
+
+    >>> as_arguments({"pixels": torch.zeros(1)}, nn.Linear(1, 1))
+    ((tensor([0.]),), {})
+    """
     if isinstance(inputs, Mapping):
         taken = _accepted(model)
         if taken is not None and len(inputs) == 1 and not taken & set(inputs):
             return tuple(inputs.values()), {}  # one input under the data set's own name
+        unknown = [] if taken is None else [str(name) for name in inputs if name not in taken]
+        if unknown:
+            raise InputError(
+                f"the loader's mapping holds {', '.join(map(repr, unknown))}, which the forward of "
+                f"{type(unwrapped(model)).__name__} does not take; leave it out, or pass unpack= a function that "
+                f"returns (inputs, labels)"
+            )
         return (), dict(inputs)
     if isinstance(inputs, tuple | list):
         return tuple(inputs), {}
@@ -84,7 +105,10 @@ def _accepted(model: nn.Module) -> set[str] | None:
 
 
 def _labels(labels: Any) -> NDArray[Any]:
-    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.ndim == 0:
+        raise InputError(f"the loader yielded one label, {labels!r}, for a whole batch; let it yield one per input")
+    return array
 
 
 def moved(value: Any, device: torch.device | None) -> Any:
@@ -118,7 +142,8 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {key: mapped(part, change) for key, part in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(mapped(part, change) for part in value)
+        parts = [mapped(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
 
 

@@ -1,6 +1,7 @@
 """OODModel: a classifier with its guard, fitted and calibrated over loaders, judging in one forward pass."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 from os import PathLike
 from typing import Any, Self
@@ -20,13 +21,14 @@ from gem_ood.torch.layers import FeatureReader, Layer, Pool, evaluating, without
 from gem_ood.torch.noise import check_noise, with_noise
 from gem_ood.torch.scorers import as_array
 from gem_ood.torch.storing import StoredGuard
-from gem_ood.torch.streaming import Reading, RowBatches, read_loader, refuse_non_finite_rows
+from gem_ood.torch.streaming import Reading, RowBatches, device_of, read_loader, refuse_non_finite_rows
 
 __all__ = ["OODModel"]
 
-#: By how much a row's score may differ between batches of different size, relative to the score: a network's products
-#: are ordered otherwise then. Three times what a ResNet-56 showed under GEM.
-MODEL_ROUNDING = 4e-6
+#: By how much a row's score may differ between batches of different size, whose products a network adds up in another
+#: order, as a share of the middle half of scores: without input noise, and with it, a sign of which may turn. About
+#: three times what a ResNet-56 showed under GEM and ODIN.
+MODEL_ROUNDING, NOISE_ROUNDING = 1e-5, 1e-3
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -158,12 +160,12 @@ class OODModel(StoredGuard):
             distributed: Join the statistics of all processes of the default group, each with its own part of the
                 data, so that every process holds the same fit.
         """
-        labelled = isinstance(self.detector, GaussianDetector) and not one_class
-        batches = self._row_batches(loader, with_labels=labelled, unpack=unpack, progress=progress)
-        if distributed:
-            self._fit_distributed(batches, classes)
-        else:
-            self.detector.fit_batches(batches, classes=classes)
+        batches = self._row_batches(loader, with_labels=not one_class, unpack=unpack, progress=progress)
+        with closing(batches):
+            if distributed:
+                self._fit_distributed(batches, classes)
+            else:
+                self.detector.fit_batches(batches, classes=classes)
         return self._adopt(self.detector)
 
     def _row_batches(
@@ -171,7 +173,7 @@ class OODModel(StoredGuard):
     ) -> RowBatches:
         passes = 0
 
-        def readings() -> Iterator[tuple[Batch, Reading]]:
+        def readings() -> Generator[tuple[Batch, Reading]]:
             nonlocal passes
             passes += 1
             if passes > 1 and isinstance(loader, Iterator):
@@ -180,7 +182,8 @@ class OODModel(StoredGuard):
                 )
             return self._readings(loader, "fit", unpack, progress, to_score=False)
 
-        return RowBatches(readings, with_labels=with_labels)
+        need_labels = with_labels and isinstance(self.detector, GaussianDetector)
+        return RowBatches(readings, with_labels=with_labels, need_labels=need_labels)
 
     def _fit_distributed(self, batches: RowBatches, classes: ArrayLike | None) -> None:
         detector = self.detector
@@ -228,7 +231,8 @@ class OODModel(StoredGuard):
             return self._collect_scores(readings, may_be_empty=distributed)
 
         scores = processes.gather_scores(processes.together(collect)) if distributed else collect()
-        self.detector.calibrate_scores(scores, tpr=tpr, confidence=confidence, method=method, rounding=MODEL_ROUNDING)
+        rounding = (NOISE_ROUNDING if self.input_noise else MODEL_ROUNDING) * _spread(scores)
+        self.detector.calibrate_scores(scores, tpr=tpr, confidence=confidence, method=method, rounding=rounding)
         return self._adopt(self.detector)
 
     # Whole loaders
@@ -251,6 +255,9 @@ class OODModel(StoredGuard):
         for name in ("score", "nearest_class", "p_value", "is_ood"):
             parts = [getattr(result, name) for result in results]
             columns[name] = None if parts[0] is None else np.concatenate([part.cpu().numpy() for part in parts])
+        names = getattr(self.detector, "classes_", np.empty(0))
+        if names.dtype.kind not in "iuf":  # tensors hold no strings, but arrays do
+            columns["nearest_class"] = names[columns["nearest_class"]]
         return Verdicts(**columns)
 
     def features(
@@ -270,7 +277,7 @@ class OODModel(StoredGuard):
 
     def _readings(
         self, loader: Iterable[Any], purpose: str, unpack: Unpack | None, progress: bool, *, to_score: bool
-    ) -> Iterator[tuple[Batch, Reading]]:
+    ) -> Generator[tuple[Batch, Reading]]:
         if to_score:
             self._require_detector()
         read = self._read_to_score if to_score else self._read
@@ -315,19 +322,23 @@ class OODModel(StoredGuard):
 
     def _current_judge(self, rows: Tensor) -> Judge:
         judge = self._judge
-        if judge is not None and (torch.compiler.is_compiling() or judge.is_of(self.detector)):
+        if judge is not None and torch.compiler.is_compiling():
+            return judge
+        self._check_width(self.detector, rows.shape[1])
+        if judge is not None and judge.is_of(self.detector, rows.device):
             return judge
         made: Judge = self._new_judge(rows.shape[1], rows.device)
         return made
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _new_judge(self, n_columns: int, device: torch.device) -> Judge:
-        self._check_width(self.detector, n_columns)
-        judge = Judge(self.detector, n_columns=n_columns, dtype=self.dtype).to(device)
+    def _new_judge(self, n_columns: int, device: torch.device | None) -> Judge:
+        with torch.inference_mode(False):  # what is made in inference mode cannot take part in gradients later
+            judge = Judge(self.detector, n_columns=n_columns, dtype=self.dtype).to(device)
         self._judge = judge
         return judge
 
     def _require_detector(self) -> None:
+        self._check_kind(self.detector)
         self.detector._require_fit()
         if self.input_noise and self._judge is not None and not self._judge.scorer.is_differentiable:
             raise InputError(
@@ -337,13 +348,26 @@ class OODModel(StoredGuard):
 
     def _adopt(self, detector: Detector) -> Self:
         """Take this detector, after checking it against the width of the layer where that is known."""
+        self._check_kind(detector)
         if self._reader is not None and self._reader.width is not None:
             self._check_width(detector, self._reader.width)
         self.detector = detector
+        if "n_features_in_" in detector.__dict__:
+            # Compiled code takes the judge that is there: it must be the one of this fit and this threshold.
+            self._new_judge(detector.n_features_in_, device_of(self.model))
         return self
 
+    def _check_kind(self, detector: Detector) -> None:
+        if self._needs_features(detector) != (self._reader is not None):
+            came, own = ("logits", "features") if detector.reads_logits else ("features", "logits")
+            raise InputError(
+                f"a {type(detector).__name__} of {came} cannot replace one of {own}; make the guard with a "
+                f"{type(detector).__name__}"
+            )
+
     def _check_width(self, detector: Detector, width: int) -> None:
-        expected = getattr(detector, "n_features_in_", width)
+        head = getattr(detector, "head", None)
+        expected = getattr(detector, "n_features_in_", width if head is None else head.n_features)
         if expected != width:
             kind = "logits" if detector.reads_logits else f"features in layer {self.layer!r}"
             raise InputError(
@@ -359,14 +383,31 @@ class OODModel(StoredGuard):
 
     # Shipping
 
-    def export_onnx(self, path: str | PathLike[str], example: Any = None, **options: Any) -> None:
-        """Write one ONNX graph from the model's input to logits, score, p-value, verdict and nearest class.
+    def export_onnx(
+        self,
+        path: str | PathLike[str],
+        example: Any = None,
+        *,
+        opset: int | None = None,
+        dynamic_shapes: Mapping[str, Mapping[int, str]] | None = None,
+        input_names: Sequence[str] | None = None,
+        tolerance: float | None = None,
+    ) -> None:
+        """Write one ONNX graph from the model's inputs to logits, score, p-value, verdict and nearest class.
 
-        See `gem_ood.torch.export_onnx`, which this calls, for the options and for what is checked.
+        See `gem_ood.torch.exporting.export_onnx`, which this calls, for the options and for what is checked.
         """
         from gem_ood.torch.exporting import export_onnx
 
-        export_onnx(self, path, example, **options)
+        export_onnx(
+            self,
+            path,
+            example,
+            opset=opset,
+            dynamic_shapes=dynamic_shapes,
+            input_names=input_names,
+            tolerance=tolerance,
+        )
 
     # Hooks
 
@@ -390,6 +431,13 @@ class OODModel(StoredGuard):
 
     def __exit__(self, *error: object) -> None:
         self.detach()
+
+
+def _spread(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the width of the middle half of scores; where half of them tie, the size of each."""
+    finite = scores[np.isfinite(scores)]
+    width = np.subtract(*np.quantile(finite, [0.75, 0.25])) if len(finite) else 0.0
+    return np.full(len(scores), width) if width > 0.0 else np.abs(scores)
 
 
 def _require_rows(parts: Sequence[Any]) -> None:

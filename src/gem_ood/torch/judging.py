@@ -14,6 +14,9 @@ from gem_ood.torch.scorers import Scorer, scorer
 
 __all__ = ["Judge", "OODResult"]
 
+#: By how much two scores may differ, relative to them, that are equal but for rounding and then rounded to float32.
+FLOAT32_ROUNDING = 2.0 * torch.finfo(torch.float32).eps
+
 
 class OODResult(NamedTuple):
     """What a guarded model answers, one entry per input; p-value and verdict are None until it is calibrated.
@@ -48,9 +51,7 @@ class Judge(nn.Module):
     def __init__(self, detector: Detector, *, n_columns: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.scorer: Scorer = scorer(detector, dtype=dtype)
-        names = detector._class_names(n_columns)
-        labels = names if names.dtype.kind in "iu" else np.arange(len(names))
-        self.register_buffer("labels", torch.tensor(labels, dtype=torch.int64), persistent=False)
+        self.register_buffer("labels", torch.tensor(_labels(detector, n_columns)), persistent=False)
         calibrated = detector.is_calibrated
         threshold = _rounded_down(np.float64(detector.offset_), dtype) if calibrated else None
         ordered = _rounded_down(detector.calibration_scores_, dtype) if calibrated else None
@@ -58,16 +59,17 @@ class Judge(nn.Module):
         self.register_buffer("calibration", ordered, persistent=False)
         self._detector, self._made_from = detector, detector.__dict__.copy()
 
-    def is_of(self, detector: Detector) -> bool:
-        """Whether this is what the detector says now: a fit or a calibration replaces what it learned before."""
+    def is_of(self, detector: Detector, device: torch.device) -> bool:
+        """Whether this is what the detector says now, on this device: a fit replaces what was learned before."""
         now, then = detector.__dict__, self._made_from
-        same = detector is self._detector and len(now) == len(then)
+        same = detector is self._detector and len(now) == len(then) and self.labels.device == device
         return same and all(then.get(name, self) is value for name, value in now.items())
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
         """Return score, p-value, verdict and the label of the nearest class of each row."""
         scores, nearest = self.scorer.score_and_nearest(rows)
-        scores = torch.where(scores.isnan(), -math.inf, scores)  # what cannot be scored is not in the distribution
+        # What cannot be scored is not in the distribution; eager passes have raised before.
+        scores = torch.where(scores.isnan(), -math.inf, scores)
         labels = self.labels[nearest]
         if self.threshold is None or self.calibration is None:
             return scores, None, None, labels
@@ -87,6 +89,15 @@ class Judge(nn.Module):
         return self
 
 
+def _labels(detector: Detector, n_columns: int) -> NDArray[np.int64]:
+    """Return the label of each class that rows are compared with; for strings, its place among all class names."""
+    compared = detector._class_names(n_columns)
+    if compared.dtype.kind in "iu":
+        return compared.astype(np.int64)
+    # A class that was declared but had no rows is among the names and has no Gaussian.
+    return np.flatnonzero(np.isin(getattr(detector, "classes_", compared), compared)).astype(np.int64)
+
+
 def _in_own_precision(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         return fn(tensor)
@@ -99,6 +110,8 @@ def _in_own_precision(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
 def _rounded_down(values: NDArray[np.float64] | np.float64, dtype: torch.dtype) -> Tensor:
     """Return values in this precision, never above what they were: a row that ties must not fall out."""
     exact = torch.tensor(values, dtype=torch.float64)
+    if dtype == torch.float32:
+        exact = torch.where(exact.isinf(), exact, exact - FLOAT32_ROUNDING * exact.abs())
     rounded = exact.to(dtype)
     below = torch.nextafter(rounded, torch.tensor(-math.inf, dtype=dtype))
     return torch.where(rounded.double() > exact, below, rounded)

@@ -35,7 +35,7 @@ class FeatureReader:
     def __init__(self, model: nn.Module, layer: Layer, pool: Pool) -> None:
         if not (callable(pool) or pool in ("mean", *_TOKENS)):
             raise InputError(f"pool is {pool!r}; pass 'mean', {', '.join(map(repr, _TOKENS))}, or a function")
-        self._model, self.layer, self.pool = model, layer, pool
+        self._model, self.layer, self.pool = model, _named_where_part(model, layer), pool
         self._linear = {name: part for name, part in unwrapped(model).named_modules() if isinstance(part, nn.Linear)}
         self._chosen = self._choose()
         self._attached: _Capture | None = None
@@ -49,14 +49,14 @@ class FeatureReader:
     def width(self) -> int | None:
         """How many features there are, where the layer tells."""
         module = None if self.name is None else self._linear.get(self.name)
-        return None if module is None or callable(self.pool) else module.in_features
+        # A lazy layer has no width until it has seen a batch.
+        return None if module is None or callable(self.pool) else module.in_features or None
 
     def _choose(self) -> str | None:
         if callable(self.layer):
             return None
         if self.layer != "auto":
-            _named(self._model, self.layer)
-            return self.layer
+            return _known_name(self._model, self.layer)
         if not self._linear:
             raise InputError(
                 f"{type(unwrapped(self._model)).__name__} has no linear layer, so its features cannot be found; pass "
@@ -93,11 +93,11 @@ class FeatureReader:
             with capture:
                 output = model(*args, **kwargs)
         name, features = self._taken(capture)
-        return output, pooled(features, self.pool, f"layer {name!r}")
+        return output, pooled(features, self.pool, f"layer {name!r}", channels_last=name in self._linear)
 
     def _watched(self) -> dict[str, nn.Module]:
         if self._chosen is not None:
-            return {self._chosen: _named(self._model, self._chosen)}
+            return {self._chosen: _modules(self._model)[self._chosen]}
         return dict(self._linear)
 
     def _taken(self, capture: "_Capture") -> tuple[str, Tensor]:
@@ -174,8 +174,9 @@ class _Keep:
     def __init__(self, capture: _Capture, name: str) -> None:
         self._capture, self._name = capture, name
 
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._capture.keep(self._name, args[0] if args else kwargs["input"])
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
+        # Another thread may meet this hook while it is being removed; keyword arguments are then left out.
+        self._capture.keep(self._name, args[0] if args else (kwargs or {}).get("input"))
 
     def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._capture.keep(self._name, output)
@@ -222,15 +223,29 @@ def _device_order(model: nn.Module) -> list[torch.device] | None:
     return None
 
 
-def _named(model: nn.Module, name: str) -> nn.Module:
-    modules = dict(unwrapped(model).named_modules())
-    if name not in modules or not name:
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    return dict(unwrapped(model).named_modules(remove_duplicate=False))
+
+
+def _known_name(model: nn.Module, name: str) -> str:
+    """Return the name of a layer inside the wrappers, whose own `named_modules` puts "module." before it."""
+    modules, inner = _modules(model), name
+    while isinstance(model, DataParallel | DistributedDataParallel) and isinstance(inner, str) and inner not in modules:
+        model, inner = model.module, inner.removeprefix("module.")
+    if inner not in modules or not inner:
         raise InputError(
             f"layer is {name!r}, which is no layer of {type(unwrapped(model)).__name__}; pass 'auto', a function, or "
             f"a name from model.named_modules(), such as {_example_name(model)!r}"
         )
-    found: nn.Module = modules[name]
-    return found
+    return inner
+
+
+def _named_where_part(model: nn.Module, layer: Layer) -> Layer:
+    """Return the name of a layer that was passed as the layer itself."""
+    if not isinstance(layer, nn.Module):
+        return layer
+    names = [name for name, part in _modules(model).items() if part is layer and name]
+    return names[0] if names else layer
 
 
 def _example_name(model: nn.Module) -> str:
@@ -238,12 +253,15 @@ def _example_name(model: nn.Module) -> str:
     return names[-1] if names else "layer"
 
 
-def pooled(features: Any, pool: Pool, source: str) -> Tensor:
+def pooled(features: Any, pool: Pool, source: str, *, channels_last: bool = False) -> Tensor:
     """Return one row of features per input: spatial maps are averaged over their positions, as the paper does (P19).
+
+    Channels come before the positions, as convolutions have them, or last, as a linear layer takes them.
 
     >>> pooled(torch.tensor([[[[1.0, 3.0]], [[0.0, 8.0]]]]), "mean", "layer 'conv'")
     tensor([[2., 4.]])
     """
+    features = getattr(features, "last_hidden_state", features)  # as Hugging Face's encoders return it
     if isinstance(features, tuple) and features and isinstance(features[0], Tensor):
         features = features[0]
     if not isinstance(features, Tensor):
@@ -251,7 +269,7 @@ def pooled(features: Any, pool: Pool, source: str) -> Tensor:
     if callable(pool):
         features = pool(features)
     elif pool == "mean" and features.ndim > 3:
-        features = features.mean(tuple(range(2, features.ndim)))
+        features = features.flatten(1, -2).mean(1) if channels_last else features.flatten(2).mean(2)
     elif pool in _TOKENS and features.ndim == 3:
         features = _TOKENS[pool](features)
     if not isinstance(features, Tensor) or features.ndim != 2:

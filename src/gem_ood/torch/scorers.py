@@ -2,7 +2,8 @@
 
 A scorer takes the rows that its detector takes, features or logits, and is differentiable in them. Its numbers are
 buffers, made from the detector and so not part of a `state_dict`, in float64 unless asked otherwise: products of a few
-hundred rows cost nothing beside a network, and a threshold is only as good as the scores on either side of it.
+hundred rows cost nothing beside a network, and a threshold is only as good as the scores on either side of it. Scores
+asked for in float32 are computed in float32 only where they lose nothing by it, as the arrays' own are.
 """
 
 import math
@@ -30,19 +31,37 @@ class Scorer(nn.Module):
     #: Whether gradients pass through, so that input noise and export are possible.
     is_differentiable = True
 
+    #: How many columns rows have; None where the detector takes any.
+    n_columns: int | None = None
+
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(f"dtype is {dtype}; pass torch.float64 or torch.float32")
+        self.dtype = dtype
+
     def forward(self, rows: Tensor) -> Tensor:
         """Return one score per row; higher = more in-distribution."""
         return self.score_and_nearest(rows)[0]
 
     def score_and_nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return one score per row and the place of its nearest class."""
+        self._check(rows)
         with _full_precision(rows):
-            return self._score_and_nearest(rows)
+            scores, nearest = self._score_and_nearest(rows)
+        # Apple's device has no float64.
+        return scores.to(torch.float32 if rows.device.type == "mps" else self.dtype), nearest
 
     def ascent(self, rows: Tensor) -> Tensor:
         """Return what rises with the score and keeps a gradient where the score itself saturates."""
+        self._check(rows)
         with _full_precision(rows):
             return self._ascent(rows)
+
+    def _check(self, rows: Tensor) -> None:
+        if rows.ndim != 2 or self.n_columns not in (None, rows.shape[1]):
+            columns = "columns" if self.n_columns is None else self.n_columns
+            raise InputError(f"rows has shape {tuple(rows.shape)} but this scorer takes rows × {columns}; pass those")
 
     def _score_and_nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -53,7 +72,7 @@ class Scorer(nn.Module):
 
 @singledispatch
 def scorer(detector: Detector, *, dtype: torch.dtype = torch.float64) -> Scorer:
-    """Return the scoring of a fitted detector as a module, in this precision.
+    """Return the scoring of a fitted detector as a module whose scores have this precision.
 
     A detector that has no such form is scored by its own arrays on the processor: it answers the same, but no
     gradient passes and it cannot be exported.
@@ -65,21 +84,21 @@ def scorer(detector: Detector, *, dtype: torch.dtype = torch.float64) -> Scorer:
     if not isinstance(detector, Detector):
         raise InputError(f"detector is a {type(detector).__name__}; pass a detector such as GEM()")
     detector._require_fit()
-    return ArrayScorer(detector)
+    return ArrayScorer(detector, dtype)
 
 
 @scorer.register
 def _(detector: GaussianDetector, *, dtype: torch.dtype = torch.float64) -> Scorer:
     detector._require_fit()
     if type(detector) not in (GEM, Mahalanobis):
-        return ArrayScorer(detector)
+        return ArrayScorer(detector, dtype)
     return GaussianScorer(detector, dtype)
 
 
 @scorer.register
 def _(detector: LogitDetector, *, dtype: torch.dtype = torch.float64) -> Scorer:
     detector._check_options()
-    return LogitScorer(detector, dtype) if type(detector) in (MSP, MaxLogit, Energy) else ArrayScorer(detector)
+    return (LogitScorer if type(detector) in (MSP, MaxLogit, Energy) else ArrayScorer)(detector, dtype)
 
 
 class _Gaussians(nn.Module):
@@ -114,12 +133,14 @@ class GaussianScorer(Scorer):
     log_weights: Tensor | None
 
     def __init__(self, detector: GaussianDetector, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__()
+        super().__init__(dtype)
+        self.n_columns = detector.gaussians_.n_features
         self.normalize = detector.normalize
         self.takes_maximum = isinstance(detector, Mahalanobis)
-        self.gaussians = _Gaussians(detector.gaussians_, dtype)
-        self.background = _Gaussians(detector.background_, dtype) if detector.relative else None
-        weights = None if _is_uniform(detector) else _buffer(detector.gaussians_.priors, dtype).log()
+        inside = _working_dtype(detector, dtype)
+        self.gaussians = _Gaussians(detector.gaussians_, inside)
+        self.background = _Gaussians(detector.background_, inside) if detector.relative else None
+        weights = None if _is_uniform(detector) else _buffer(detector.gaussians_.priors, inside).log()
         self.register_buffer("log_weights", weights, persistent=False)
 
     def _score_and_nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,7 +148,8 @@ class GaussianScorer(Scorer):
         if self.normalize:
             rows = _unit_length(rows)
         logits, half_norms = self.gaussians(rows)
-        nearest = logits.argmax(1)
+        is_near = half_norms < math.inf  # what overflows is infinitely far from everything; NaN is never near
+        nearest = torch.where(is_near, logits.argmax(1), 0)
         if self.takes_maximum:
             scores = (2.0 * (logits.max(1).values - half_norms)).clamp(max=0.0)
         else:
@@ -136,8 +158,7 @@ class GaussianScorer(Scorer):
         if self.background is not None:
             around, half_around = self.background(rows)
             scores = scores - (around.logsumexp(1) - half_around)
-        # What overflows is infinitely far from everything, and NaN is never in the distribution.
-        return torch.where(half_norms < math.inf, scores, -math.inf), nearest
+        return torch.where(is_near, scores, -math.inf), nearest
 
 
 class LogitScorer(Scorer):
@@ -152,34 +173,39 @@ class LogitScorer(Scorer):
     precision: Tensor
 
     def __init__(self, detector: LogitDetector, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__()
+        super().__init__(dtype)
         self.kind = type(detector)
         self.temperature = float(detector.temperature)
         head = detector.head
-        self.register_buffer("weight", None if head is None else _buffer(head.weight, dtype), persistent=False)
-        self.register_buffer("bias", None if head is None else _buffer(head.bias, dtype), persistent=False)
-        self.register_buffer("precision", torch.zeros(0, dtype=dtype), persistent=False)
+        self.n_columns = getattr(detector, "n_features_in_", None) if head is None else head.n_features
+        self.register_buffer("weight", None if head is None else _buffer(head.weight), persistent=False)
+        self.register_buffer("bias", None if head is None else _buffer(head.bias), persistent=False)
+        # Rounding a logit of a thousand to float32 would change a probability by more than it may.
+        self.register_buffer("precision", torch.zeros(0, dtype=torch.float64), persistent=False)
 
     def _score_and_nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         logits = self._logits(rows)
         if self.kind is MaxLogit:
             scores = logits.max(1).values
         elif self.kind is MSP:
-            scores = self._log_probability(logits).exp()
+            scores = (logits / self.temperature).log_softmax(1).max(1).values.exp()
         else:
             scores = self.temperature * (logits / self.temperature).logsumexp(1)
-        return scores, logits.argmax(1)
+        # An infinite logit is a fault of the model, not a sure sign of a class.
+        return torch.where(scores < math.inf, scores, -math.inf), logits.argmax(1)
 
     def _ascent(self, rows: Tensor) -> Tensor:
-        # A probability of one has no gradient left; its log-odds against the other classes have.
-        return self._log_probability(self._logits(rows)) if self.kind is MSP else super()._ascent(rows)
+        logits = self._logits(rows)
+        if self.kind is not MSP or logits.shape[1] == 1:
+            return super()._ascent(rows)
+        # A probability of one has no gradient left; its log-odds against the other classes have, with the same sign.
+        largest, place = (logits / self.temperature).max(1)
+        others = (logits / self.temperature).scatter(1, place[:, None], -math.inf)
+        return largest - others.logsumexp(1)
 
     def _logits(self, rows: Tensor) -> Tensor:
         rows = _in_precision(rows, self.precision)
         return rows if self.weight is None or self.bias is None else rows @ self.weight.T + self.bias
-
-    def _log_probability(self, logits: Tensor) -> Tensor:
-        return (logits / self.temperature).log_softmax(1).max(1).values
 
 
 class ArrayScorer(Scorer):
@@ -187,16 +213,26 @@ class ArrayScorer(Scorer):
 
     is_differentiable = False
 
-    def __init__(self, detector: Detector) -> None:
-        super().__init__()
+    def __init__(self, detector: Detector, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(dtype)
         self.detector = detector
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _score_and_nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         array = as_array(rows)
         nearest = np.zeros(len(array), dtype=np.intp)
         scores = self.detector._scores(self.detector._checked(array), nearest)
-        dtype = torch.float32 if rows.device.type == "mps" else torch.float64
-        return torch.from_numpy(scores).to(rows.device, dtype), torch.from_numpy(nearest).to(rows.device)
+        dtype = torch.float32 if rows.device.type == "mps" else self.dtype
+        return torch.from_numpy(scores).to(dtype).to(rows.device), torch.from_numpy(nearest).to(rows.device)
+
+
+def precise(tensor: Tensor) -> torch.dtype:
+    """Return float64, or float32 on Apple's devices, which lack it.
+
+    >>> precise(torch.zeros(1))
+    torch.float64
+    """
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
 def as_array(rows: Tensor) -> NDArray[Any]:
@@ -217,8 +253,15 @@ def _full_precision(rows: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def _buffer(array: NDArray[np.float64], dtype: torch.dtype) -> Tensor:
+def _buffer(array: NDArray[np.float64], dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.tensor(array, dtype=dtype)
+
+
+def _working_dtype(detector: GaussianDetector, dtype: torch.dtype) -> torch.dtype:
+    """Return the precision to compute in: that of the arrays, and float64 for the difference of two scores."""
+    narrow = not (detector.normalize or detector.relative) and dtype == torch.float32
+    is_safe = narrow and detector.gaussians_.working_dtype(np.float32) == np.float32
+    return torch.float32 if is_safe else torch.float64
 
 
 def _in_precision(rows: Tensor, like: Tensor) -> Tensor:

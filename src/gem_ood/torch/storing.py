@@ -77,7 +77,14 @@ class StoredGuard(nn.Module):
             raise InputError(
                 f"the {absent[0]} of the guard in {path} was a function, which a file cannot hold; pass {absent[0]}= it"
             )
-        return found._restored(model, detector, settings)
+        try:
+            return found._restored(model, detector, settings)
+        except TypeError as error:
+            if options:
+                raise
+            raise FileFormatError(
+                f"{path} does not hold the settings of a whole {kind} ({error}); save the guard again"
+            ) from error
 
     def _packed(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         tensors, header = pack(self.detector)
@@ -95,10 +102,20 @@ class StoredGuard(nn.Module):
         if state.numel() == 0:
             return
         tensors, header = storage.unpack(state.cpu().numpy().tobytes(), name=_STATE)
-        kind, _ = _guard(header, "detector alone", _STATE)
+        kind, settings = _guard(header, "detector alone", _STATE)
         if kind != type(self).__name__:
             raise FileFormatError(f"{_STATE} is a {kind}, not a {type(self).__name__}; load it into a {kind}")
+        self._require_same(settings)
         self._adopt(unpack(tensors, header, name=_STATE))
+
+    def _require_same(self, settings: dict[str, Any]) -> None:
+        """Raise if scores of the stored guard mean something else here."""
+        for name, own in self._settings().items():
+            stored = settings.get(name, own)
+            if stored != own and not (name == "layer" and "auto" in (stored, own)):
+                raise InputError(
+                    f"{_STATE} was made with {name}={stored!r} and this one with {name}={own!r}; make it with the same"
+                )
 
 
 def _guard(header: dict[str, Any], default: str, name: str) -> tuple[str, dict[str, Any]]:

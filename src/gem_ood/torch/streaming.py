@@ -1,6 +1,6 @@
 """Streaming: one pass of a model over a loader, as rows for a detector, with a progress bar on a terminal."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from gem_ood.errors import InputError
 from gem_ood.features import refuse_non_finite
@@ -40,6 +41,7 @@ def read_loader(
     model: nn.Module, loader: Iterable[Any], read: Read, *, purpose: str, unpack: Unpack | None, progress: bool
 ) -> Iterator[tuple[Batch, Reading]]:
     """Yield each batch of the loader and what was read of it, with the model in evaluation mode and no gradients."""
+    _require_loader(loader)
     device = device_of(model)
     n_rows = 0
     with _bar(purpose, _length(loader), progress) as on_rows:
@@ -58,30 +60,52 @@ def read_loader(
             yield batch, reading
 
 
+def _require_loader(loader: Any) -> None:
+    """Raise if this is data without batches, which would be read one input at a time."""
+    kind = type(loader).__name__
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        raise InputError(f"loader is a {kind}, which yields single inputs; pass DataLoader(dataset, batch_size=256)")
+    if isinstance(loader, Tensor | np.ndarray | Mapping) or not isinstance(loader, Iterable):
+        raise InputError(f"loader is a {kind}; pass a DataLoader, or a list of batches such as [(inputs, labels)]")
+
+
 class RowBatches:
     """A loader as the re-iterable batches of rows and labels that `Detector.fit_batches` takes.
 
-    Each pass over it runs the model over the loader once.
+    Each pass over it runs the model over the loader once. Labels are handed on unless left aside; where they are
+    needed, a batch without them is refused.
     """
 
-    def __init__(self, readings: Callable[[], Iterator[tuple[Batch, Reading]]], *, with_labels: bool) -> None:
-        self._readings, self._with_labels = readings, with_labels
+    def __init__(
+        self, readings: Callable[[], Generator[tuple[Batch, Reading]]], *, with_labels: bool, need_labels: bool
+    ) -> None:
+        self._readings, self._with_labels, self._need_labels = readings, with_labels, need_labels
+        self._passes: list[Generator[tuple[Batch, Reading]]] = []
+
+    def close(self) -> None:
+        """End every pass, and its progress bar, that a failed fit has left halfway."""
+        for opened in self._passes:
+            opened.close()
 
     def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
         rows: list[NDArray[Any]] = []
-        labels: list[NDArray[Any]] = []
-        for place, (batch, reading) in enumerate(self._readings()):
+        labels: list[NDArray[Any] | None] = []
+        self._passes.append(self._readings())
+        for place, (batch, reading) in enumerate(self._passes[-1]):
             rows.append(as_array(reading.rows))
-            if self._with_labels:
-                labels.append(_require_labels(batch, place))
+            labels.append(_require_labels(batch, place) if self._need_labels else batch.labels)
             if sum(map(len, rows)) >= ROWS_PER_GROUP:
                 yield self._joined(rows, labels)
                 rows, labels = [], []
         if rows:
             yield self._joined(rows, labels)
 
-    def _joined(self, rows: list[NDArray[Any]], labels: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        return np.concatenate(rows), np.concatenate(labels) if self._with_labels else None
+    def _joined(
+        self, rows: list[NDArray[Any]], labels: list[NDArray[Any] | None]
+    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        known = [part for part in labels if part is not None]
+        is_labelled = self._with_labels and len(known) == len(labels)
+        return np.concatenate(rows), np.concatenate(known) if is_labelled else None
 
 
 def _require_labels(batch: Batch, place: int) -> NDArray[Any]:
@@ -115,11 +139,13 @@ def refuse_non_finite_rows(rows: Tensor, name: str) -> None:
 
 
 def _length(loader: Iterable[Any]) -> int | None:
-    """Return how many rows a loader has, where it tells."""
-    try:
-        return len(loader.dataset)  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):
-        return None
+    """Return how many rows a loader has, where it tells; a sampler may leave some of the data set out."""
+    for source in ("sampler", "dataset"):
+        try:
+            return len(getattr(loader, source))
+        except (AttributeError, TypeError, NotImplementedError):
+            continue
+    return None
 
 
 @contextmanager

@@ -1,0 +1,466 @@
+"""Features are those of the layer asked for, read while the model runs, from any model that has one."""
+
+import copy
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from networks import ConvNet, blobs, features_of, hook_counts, mlp, training_flags  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from gem_ood import GEM, MSP  # noqa: E402
+from gem_ood.errors import InputError  # noqa: E402
+from gem_ood.torch import OODModel  # noqa: E402
+from gem_ood.torch.layers import evaluating, pooled, unwrapped, without_compilation  # noqa: E402
+
+
+def read(model, inputs, layer="auto", **options):
+    """Return the features that a guard reads and the name of the layer that it found."""
+    guarded = OODModel(model, GEM(), layer, **options)
+    rows, labels = guarded.features([inputs], progress=False)
+    assert labels is None
+    assert hook_counts(model) == 0
+    return torch.tensor(rows), guarded.layer
+
+
+@pytest.fixture
+def images():
+    return torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Backwards(nn.Module):
+    """Layers run in the opposite order of their definition."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last, self.middle, self.first = nn.Linear(5, 3), nn.Linear(6, 5), nn.Linear(4, 6)
+
+    def forward(self, inputs):
+        return self.last(torch.tanh(self.middle(torch.relu(self.first(inputs)))))
+
+
+def test_auto_takes_the_input_of_the_linear_layer_that_runs_last_not_of_the_one_defined_last():
+    model, inputs = Backwards(), blobs(10)[0]
+    found, name = read(model, inputs)
+    assert name == "last"
+    assert torch.equal(found, torch.tanh(model.middle(torch.relu(model.first(inputs)))).detach())
+
+
+def test_the_layer_is_known_before_a_pass_only_where_there_is_one_linear_layer(images):
+    assert OODModel(ConvNet(), GEM()).layer == "head"
+    assert OODModel(mlp(), GEM()).layer is None
+    assert read(mlp(), blobs(4)[0])[1] == "5"
+    model = ConvNet()
+    assert torch.equal(read(model, images)[0], model.block(images).mean((2, 3)).detach())
+
+
+def test_a_model_that_is_one_linear_layer_has_its_inputs_as_features():
+    inputs = blobs(10)[0]
+    found, _ = read(nn.Linear(4, 3), inputs)
+    assert torch.equal(found, inputs)
+
+
+def test_a_named_linear_layer_gives_its_input():
+    model, inputs = mlp(), blobs(10)[0]
+    assert torch.equal(read(model, inputs, "3")[0], features_of(model, inputs, last=3))
+
+
+def test_any_other_named_layer_gives_its_output():
+    model, inputs = mlp(), blobs(10)[0]
+    assert torch.equal(read(model, inputs, "2")[0], features_of(model, inputs, last=3))
+
+
+def test_spatial_maps_are_averaged_over_their_positions(images):
+    model = ConvNet()
+    found, name = read(model, images, "block")
+    assert name == "block"
+    torch.testing.assert_close(found, model.block(images).mean((2, 3)).detach())
+
+
+def test_volumes_are_averaged_over_their_positions():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv3d(1, 4, 2), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 3))
+    volumes = torch.randn(5, 1, 4, 5, 6)
+    torch.testing.assert_close(read(model, volumes, "0")[0], model[0](volumes).mean((2, 3, 4)).detach())
+
+
+class Positions(nn.Module):
+    """A linear head at every position, whose logits are averaged; channels come last."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(7, 3)
+
+    def forward(self, maps):
+        return self.head(maps).mean((1, 2))
+
+
+def test_positions_before_the_channels_of_a_linear_layer_are_averaged_too():
+    maps = torch.randn(5, 4, 4, 7)
+    found, _ = read(Positions(), maps)
+    torch.testing.assert_close(found, maps.mean((1, 2)))
+
+
+class Tokens(nn.Module):
+    """A sequence model that classifies every token's vector and keeps the first answer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(9, 5), nn.Linear(5, 3)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"),
+    [
+        ("first-token", lambda vectors: vectors[:, 0]),
+        ("last-token", lambda vectors: vectors[:, -1]),
+        ("mean-token", lambda vectors: vectors.mean(1)),
+        (lambda vectors: vectors.amax(1), lambda vectors: vectors.amax(1)),
+    ],
+    ids=["first", "last", "mean", "function"],
+)
+def test_tokens_become_one_row_as_asked(pool, expected):
+    model, tokens = Tokens(), torch.arange(12).view(3, 4) % 9
+    for layer in ("auto", "embed"):
+        assert torch.equal(read(model, tokens, layer, pool=pool)[0], expected(model.embed(tokens)).detach())
+
+
+class Recurrent(nn.Module):
+    """A layer inside that returns a tuple, and an output that is one."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.gru, self.head = nn.GRU(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, steps):
+        states, last = self.gru(steps)
+        return self.head(last[0]), states
+
+
+def test_a_layer_that_returns_a_tuple_gives_its_first_tensor():
+    model, steps = Recurrent(), torch.randn(3, 6, 4)
+    torch.testing.assert_close(read(model, steps, "gru", pool="last-token")[0], model.gru(steps)[1][0].detach())
+    torch.testing.assert_close(read(model, steps)[0], model.gru(steps)[1][0].detach())
+
+
+def test_a_function_takes_features_from_the_models_output():
+    model, steps = Recurrent(), torch.randn(3, 6, 4)
+    found, name = read(model, steps, lambda output: output[1].amax(1))
+    assert name is None
+    assert torch.equal(found, model(steps)[1].amax(1).detach())
+
+
+def test_a_layer_may_be_passed_itself(images):
+    model = ConvNet()
+    assert read(model, images, model.block)[1] == "block"
+
+
+class ByKeyword(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, inputs):
+        return self.head(input=torch.relu(self.body(input=inputs)))
+
+
+def test_a_linear_layer_that_is_called_by_keyword_is_read():
+    model, inputs = ByKeyword(), blobs(5)[0]
+    assert torch.equal(read(model, inputs)[0], torch.relu(model.body(inputs)).detach())
+
+
+class Attention(nn.Module):
+    """The projection inside attention is a linear layer whose own forward never runs."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(4, 3)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, steps):
+        return self.head(self.attention(steps, steps, steps)[0].mean(1))
+
+
+def test_the_projection_of_attention_is_not_mistaken_for_the_head():
+    model, steps = Attention().eval(), torch.randn(3, 6, 4)
+    found, name = read(model, steps)
+    assert name == "head"
+    torch.testing.assert_close(found, model.attention(steps, steps, steps)[0].mean(1).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_encoder_that_fuses_its_layers_when_nobody_looks_is_read():
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    model = nn.Sequential(encoder, nn.Flatten(), nn.Linear(24, 3)).eval()
+    steps = torch.randn(4, 3, 8)
+    found, name = read(model, steps)
+    assert name == "2"
+    torch.testing.assert_close(found, model[:2](steps).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_lazy_layer_has_a_width_once_it_has_seen_a_batch():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+    found, _ = read(model, torch.randn(5, 2, 2))
+    assert found.shape == (5, 4)
+
+
+def test_a_layer_under_two_names_is_found_by_either():
+    model, inputs = Backwards(), blobs(5)[0]
+    model.again = model.middle
+    assert torch.equal(read(model, inputs, "again")[0], read(model, inputs, "middle")[0])
+
+
+# Wrapped models
+
+
+@pytest.fixture
+def process_group():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def data_parallel(model):
+    return nn.DataParallel(model)
+
+
+def distributed(model):
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def nested(model):
+    return data_parallel(distributed(model))
+
+
+@pytest.mark.parametrize("wrap", [data_parallel, distributed, nested])
+@pytest.mark.usefixtures("process_group")
+def test_wrapped_models_are_read_as_the_model_inside(wrap):
+    model, inputs = mlp(), blobs(20)[0]
+    wrapped = wrap(model)
+    assert unwrapped(wrapped) is model
+    expected = features_of(model, inputs)
+    for layer in ("auto", "5", "module.5"):
+        found, name = read(wrapped, inputs, layer)
+        assert name == "5"
+        assert torch.equal(found, expected)
+
+
+def test_the_prefix_of_a_wrapper_is_no_part_of_a_bare_models_names():
+    with pytest.raises(InputError, match=r"layer is 'module\.5'"):
+        OODModel(mlp(), GEM(), "module.5")
+
+
+def test_a_compiled_model_is_run_uncompiled_and_this_is_said():
+    model, inputs = mlp(), blobs(20)[0]
+    compiled = torch.compile(model, backend="eager")
+    with pytest.warns(UserWarning, match="compile the guarded model instead"):
+        guarded = OODModel(compiled, GEM())
+    assert guarded.model is model
+    assert np.array_equal(guarded.features([inputs])[0], features_of(model, inputs))
+    assert without_compilation(model) is model
+
+
+# Bad input
+
+
+class Twice(nn.Module):
+    """One head for two views of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.spare = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs)) + self.head(inputs)
+
+
+class Functional(nn.Module):
+    """A head that is no layer, beside layers that never run."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused, self.more, self.weight = nn.Linear(4, 3), nn.Linear(4, 3), nn.Parameter(torch.ones(3, 4))
+
+    def forward(self, inputs):
+        return functional.linear(inputs, self.weight)
+
+
+class Nothing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.strange, self.head = Pairs(), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        return self.head(self.strange(inputs)["same"])
+
+
+class Pairs(nn.Module):
+    def forward(self, inputs):
+        return {"same": inputs}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: read(nn.Sequential(nn.Conv2d(1, 3, 1), nn.Flatten()), None), "Sequential has no linear layer.* '1'"),
+        (lambda: read(mlp(), None, "head"), r"layer is 'head', which is no layer of Sequential; .* such as '5'"),
+        (lambda: read(mlp(), None, ""), "layer is '', which is no layer"),
+        (lambda: read(mlp(), None, 5), "layer is 5, which is no layer"),
+        (lambda: read(Twice(), torch.ones(2, 4)), "layer 'head' ran 2 times in one forward pass"),
+        (lambda: read(Twice(), torch.ones(2, 4), "head"), "layer 'head' ran 2 times in one forward pass"),
+        (lambda: read(Twice(), torch.ones(2, 4), "spare"), "the forward pass ran layer 'spare' not at all"),
+        (lambda: read(Functional(), torch.ones(2, 4)), "the forward pass ran no linear layer; pass layer="),
+        (lambda: read(Nothing(), torch.ones(2, 4), "strange"), "layer 'strange' gave a dict; pass a layer that gives"),
+        (lambda: read(mlp(), torch.ones(2, 4), lambda output: "x"), "layer returned a str; let it return a tensor"),
+        (lambda: read(Tokens(), torch.ones(2, 4, dtype=torch.long)), r"shape \(2, 4, 5\) .* 'first-token'"),
+        (lambda: read(mlp(), None, pool="max"), "pool is 'max'; pass 'mean', 'first-token'"),
+        (lambda: read(mlp(), torch.ones(2, 4), pool=lambda rows: rows.sum()), r"shape \(\) where one row per input"),
+        (lambda: read(mlp(), torch.ones(2, 4), pool=lambda rows: "x"), "shape str where one row per input"),
+    ],
+    ids=[
+        "no linear layer",
+        "unknown name",
+        "empty name",
+        "a number",
+        "fires twice, found",
+        "fires twice, named",
+        "not at all",
+        "a functional head",
+        "no tensor",
+        "a function without a tensor",
+        "a sequence",
+        "unknown pool",
+        "pool without rows",
+        "pool without a tensor",
+    ],
+)
+def test_a_layer_that_cannot_be_read_is_named_in_one_line(make, message):
+    with pytest.raises(InputError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_no_hook_is_left_when_a_layer_cannot_be_read():
+    for model, layer in ((Twice(), "auto"), (Twice(), "spare"), (Functional(), "auto"), (Nothing(), "strange")):
+        with pytest.raises(InputError):
+            OODModel(model, GEM(), layer).features([torch.ones(2, 4)])
+        assert hook_counts(model) == 0
+
+
+def test_a_detector_of_logits_needs_no_layer():
+    model = nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten())
+    assert OODModel(model, MSP()).layer is None
+
+
+def test_maps_pool_to_the_mean_by_hand():
+    maps = torch.arange(24.0).view(1, 2, 3, 4)
+    assert pooled(maps, "mean", "x").tolist() == [[5.5, 17.5]]
+    assert pooled(maps, "mean", "x", channels_last=True).tolist() == [[10.0, 11.0, 12.0, 13.0]]
+
+
+# Hooks and modes
+
+
+def test_hooks_stay_only_while_attached():
+    model, inputs = mlp(), blobs(5)[0]
+    guarded = OODModel(model, GEM())
+    with guarded as same:
+        assert same is guarded
+        assert hook_counts(model) == 3
+        assert np.array_equal(guarded.features([inputs])[0], features_of(model, inputs))
+    assert hook_counts(model) == 0
+    guarded.attach().attach()
+    assert hook_counts(model) == 1  # the layer is known by now
+    assert guarded.detach() is model
+    assert hook_counts(model) == 0
+    guarded.detach()
+
+
+def test_an_attached_guard_ignores_passes_that_are_not_its_own():
+    model, inputs = mlp().eval(), blobs(5)[0]
+    with OODModel(model, GEM(), "5") as guarded:
+        for _ in range(3):
+            model(2.0 * inputs)
+        assert np.array_equal(guarded.features([inputs])[0], features_of(model, inputs))
+
+
+def test_a_hook_that_is_removed_while_its_layer_runs_does_no_harm():
+    model, inputs = mlp().eval(), blobs(5)[0]
+    guarded = OODModel(model, GEM(), "5")
+    handle = model[5].register_forward_pre_hook(lambda module, args: guarded.detach() and None)
+    expected = model(inputs)
+    guarded.attach()
+    assert torch.equal(model(inputs), expected)
+    handle.remove()
+    assert hook_counts(model) == 0
+
+
+def test_a_deep_copy_of_an_attached_guard_has_hooks_of_its_own():
+    model, inputs = mlp(), blobs(5)[0]
+    guarded = OODModel(model, GEM(), "5").attach()
+    other = copy.deepcopy(guarded)
+    guarded.detach()
+    assert (hook_counts(model), hook_counts(other.model)) == (0, 1)
+    with torch.no_grad():
+        other.model[0].weight.add_(1.0)
+    assert np.array_equal(other.features([inputs])[0], features_of(other.model, inputs))
+    other.detach()
+    assert hook_counts(other.model) == 0
+
+
+def test_captured_features_are_not_kept_alive():
+    model, inputs = mlp(), blobs(5)[0]
+    guarded = OODModel(model, GEM(), "5")
+    guarded.features([inputs])
+    gc.collect()
+    alive = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor and thing.shape == (5, 6)]
+    assert alive == []
+
+
+def test_evaluation_mode_is_given_back_part_by_part():
+    model = mlp().train()
+    model[1].eval()
+    model[4].eval()
+    before = training_flags(model)
+    with evaluating(model):
+        assert not any(training_flags(model))
+        with evaluating(model):
+            assert not any(training_flags(model))
+        assert not any(training_flags(model))
+    assert training_flags(model) == before
+
+
+def test_one_thread_does_not_resume_training_under_another():
+    model = mlp().train()
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with evaluating(model):
+            inside.set()
+            leave.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(20)
+    with evaluating(model):
+        pass
+    assert not any(training_flags(model))
+    leave.set()
+    thread.join(20)
+    assert all(training_flags(model))
