@@ -732,3 +732,9 @@ except gem_ood.errors.MissingExtraError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert 'run pip install "gem-ood[torch]"' in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+def test_a_score_of_logits_reads_one_batch_to_fit():
+    taken = []
+    OODModel(mlp(), MSP()).fit(taken.append(place) or batch for place, batch in enumerate(BATCHES))
+    assert taken == [0]

@@ -66,7 +66,7 @@ def test_text_labels_name_the_classes():
     names = np.array(["cat", "dog", "eel"])
     batches = [(inputs, names[labels].tolist()) for inputs, labels in BATCHES]
     np.testing.assert_array_equal(OODModel(mlp(), GEM()).fit(batches).detector.classes_, names)
-    np.testing.assert_array_equal(OODModel(mlp(), MSP()).fit(batches).detector.classes_, names)
+    np.testing.assert_array_equal(OODModel(mlp(), MSP()).fit(batches, classes=names).detector.classes_, names)
 
 
 def test_unpack_takes_anything_apart():

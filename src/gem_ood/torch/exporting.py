@@ -5,17 +5,16 @@ metadata says what the verdict promises.
 """
 
 import copy
-import inspect
 import io
 import json
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,11 +25,12 @@ from gem_ood.detectors.saving import pack
 from gem_ood.errors import FileFormatError, InputError, NotCalibratedError
 from gem_ood.extras import require_extra
 from gem_ood.storage import atomic_path
-from gem_ood.torch.batches import as_batch, first_rows, mapped, moved, tensors_of
+from gem_ood.torch.export_checking import check_graph
+from gem_ood.torch.export_inputs import OUTPUTS, DynamicShapes, GraphInputs, can_hold_nan, cause_of
 from gem_ood.torch.guarded import OODModel
-from gem_ood.torch.judging import Judge, OODResult
+from gem_ood.torch.judging import OODResult
 from gem_ood.torch.layers import evaluating, unwrapped
-from gem_ood.torch.streaming import Reading, device_of
+from gem_ood.torch.streaming import Reading
 
 __all__ = ["TOLERANCE", "DynamicShapes", "export_onnx", "read_metadata"]
 
@@ -38,23 +38,13 @@ __all__ = ["TOLERANCE", "DynamicShapes", "export_onnx", "read_metadata"]
 #: libraries that sum a network's float32 products in other orders differ by some 1e-6, which whitening enlarges.
 TOLERANCE = 1e-4
 
-#: Batches of these sizes are compared; none is the size of the batch that the graph was made from.
-CHECKED_SIZES = (1, 5, 7)
-
-#: How far inputs are moved for the comparison, in standard deviations of the example: not at all, as far as another
-#: input of its kind, and far out of the distribution.
-CHECKED_MOVES = (0.0, 1.0, 30.0)
-
 #: Protocol buffers, and so an ONNX file with its weights inside, end here.
 LARGEST_FILE = 2**31 - 1
 
 PREFIX = "gem_ood."
-OUTPUTS = OODResult._fields
 
 #: Where the exporter and what it calls write to.
 _LOGGERS = ("torch", "torch.onnx", "torch.export", "torch.__trace", "onnxscript", "onnx_ir")
-
-DynamicShapes = Mapping[str, Mapping[int, str]]
 
 
 def export_onnx(
@@ -108,12 +98,12 @@ def export_onnx(
     tolerance = TOLERANCE if tolerance is None else tolerance
     _refuse_what_cannot_be_exported(guard, tolerance)
     require_extra("onnx", "onnx", "onnxscript", "onnxruntime", purpose="ONNX files")
-    inputs = _Inputs.of(guard, example, input_names, dynamic_shapes)
+    inputs = GraphInputs.of(guard, example, input_names, dynamic_shapes)
     with atomic_path(path) as temporary, evaluating(guard), torch.no_grad():
         graph = _Graph(guard, inputs)
         with _quietly():
             document = _described(_exported(graph, inputs, opset), guard, inputs)
-            _check(document, graph, inputs, tolerance)
+            check_graph(document, graph.judged, graph.judge, inputs, tolerance=tolerance)
         temporary.write_bytes(document)
 
 
@@ -170,131 +160,13 @@ def _refuse_what_cannot_be_exported(guard: OODModel, tolerance: float) -> None:
         )
 
 
-# Inputs
-
-
-class _Axis(NamedTuple):
-    """One axis whose size may change: which input, which axis of it, and the name of its size."""
-
-    place: int
-    axis: int
-    name: str
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """The tensors among the model's arguments in the order of the graph's inputs, and how the arguments hold them."""
-
-    template: tuple[tuple[Any, ...], dict[str, Any]]
-    names: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
-    axes: tuple[_Axis, ...]
-
-    @classmethod
-    def of(
-        cls, guard: OODModel, example: Any, names: Sequence[str] | None, dynamic_shapes: DynamicShapes | None
-    ) -> "_Inputs":
-        template = moved(first_rows(_arguments(guard, example), max(CHECKED_SIZES)), device_of(guard.model))
-        tensors = tuple(tensor.detach().clone() for tensor in tensors_of(template))  # none from inference mode
-        sizes = {len(tensor) for tensor in tensors if tensor.ndim}
-        if len(sizes) != 1 or 0 in sizes:
-            raise InputError(
-                f"example holds {_shapes(tensors)}; pass tensors with the same number of rows, at least one"
-            )
-        called = tuple(_names(guard.model, template)) if names is None else tuple(names)
-        _check_names(called, len(tensors))
-        return cls(template, called, tensors, tuple(_axes(called, tensors, dynamic_shapes or {})))
-
-    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the model's arguments with these tensors in place of the example's."""
-        remaining = iter(tensors)
-        found: tuple[tuple[Any, ...], dict[str, Any]] = mapped(self.template, lambda _: next(remaining))
-        return found
-
-    def rows(self, n_rows: int) -> list[Tensor]:
-        """Return so many rows of the example, which begins again where it ends."""
-        places = torch.arange(n_rows)
-        return [tensor[places.to(tensor.device) % len(tensor)] if tensor.ndim else tensor for tensor in self.tensors]
-
-    def traced(self) -> list[Tensor]:
-        """Return the batch to make the graph from: sizes of 0 and 1, and sizes that agree, would be taken for fixed."""
-        taken = {self.tensors[axis.place].shape[axis.axis] for axis in self.axes if axis.axis}
-        return self.rows(next(size for size in range(2, 4 + len(taken)) if size not in taken))
-
-
-def _arguments(guard: OODModel, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if example is None:
-        if guard._example is None:
-            raise InputError(
-                "the guard has seen no input since it was loaded, and export runs the model once; pass example= a "
-                "batch of inputs"
-            )
-        args, kwargs = guard._example
-        return args, dict(kwargs)
-    if not isinstance(example, Tensor | Mapping | tuple | list):
-        raise InputError(
-            f"example is a {type(example).__name__}; pass a tensor, a tuple of tensors, or a mapping of names to them"
-        )
-    batch = as_batch(example if isinstance(example, Mapping) else (example,), guard.model)
-    return batch.args, dict(batch.kwargs)
-
-
-def _names(model: nn.Module, template: tuple[tuple[Any, ...], dict[str, Any]]) -> Iterator[str]:
-    args, kwargs = template
-    model = unwrapped(model[0] if isinstance(model, nn.ModuleList) else model)  # members all take the same
-    parameters = inspect.signature(model.forward).parameters.values()
-    known = [
-        parameter.name
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    known += [f"input_{place}" for place in range(len(known), len(args))]
-    for name, value in (*zip(known, args, strict=False), *kwargs.items()):
-        count = len(list(tensors_of(value)))
-        yield from [name] if count == 1 else [f"{name}_{place}" for place in range(count)]
-
-
-def _check_names(names: tuple[str, ...], n_inputs: int) -> None:
-    if len(names) != n_inputs:
-        raise InputError(
-            f"input_names has {len(names)} names but the model takes {n_inputs} tensors; pass one for each"
-        )
-    if len(set(names) | set(OUTPUTS)) != len(names) + len(OUTPUTS):
-        raise InputError(
-            f"the inputs are called {', '.join(names)}, but names must differ from each other and from "
-            f"{', '.join(OUTPUTS)}; pass input_names="
-        )
-
-
-def _axes(names: tuple[str, ...], tensors: tuple[Tensor, ...], shapes: DynamicShapes) -> Iterator[_Axis]:
-    unknown = set(shapes) - set(names)
-    if unknown:
-        raise InputError(f"dynamic_shapes names {min(unknown)!r}, which is no input; the inputs are {', '.join(names)}")
-    for place, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
-        if tensor.ndim:
-            yield _Axis(place, 0, "batch")
-        for axis, size in shapes.get(name, {}).items():
-            if not 0 <= axis < tensor.ndim or (axis == 0) != (size == "batch"):
-                raise InputError(
-                    f"dynamic_shapes has axis {axis} of {name!r} as {size!r}, but {name!r} has axes 0 to "
-                    f"{tensor.ndim - 1}, of which axis 0 alone is 'batch'; name another axis"
-                )
-            if axis and tensor.shape[axis] < 2:
-                raise InputError(
-                    f"axis {axis} of {name!r} has size {tensor.shape[axis]} in the example, from which no graph for "
-                    f"other sizes can be made; pass an example with at least 2"
-                )
-            if axis:
-                yield _Axis(place, axis, size)
-
-
 # The graph
 
 
 class _Graph(nn.Module):
     """The guard as a function of tensors alone; it holds the very model and judge that the guard holds."""
 
-    def __init__(self, guard: OODModel, inputs: _Inputs) -> None:
+    def __init__(self, guard: OODModel, inputs: GraphInputs) -> None:
         super().__init__()
         shared = copy.copy(guard)
         # What spreads rows over devices is no part of the answer.
@@ -306,7 +178,8 @@ class _Graph(nn.Module):
             raise
         except Exception as error:  # whatever a model raises
             raise InputError(
-                f"the model cannot run on the example: {_cause(error)}; pass example= inputs as its forward takes them"
+                f"the model cannot run on the example: {cause_of(error)}; pass example= inputs as its forward takes "
+                f"them"
             ) from error
         self.model, self.judge = shared.model, shared._current_judge(rows)
         self.training = False
@@ -325,7 +198,7 @@ class _Graph(nn.Module):
     def _suffers_nan(self, place: int) -> bool:
         """Whether NaN in this input comes out in the features: a model that fills in missing values takes it."""
         tensors = self._inputs.traced()
-        if not _can_hold_nan(tensors[place]):
+        if not can_hold_nan(tensors[place]):
             return False
         tensors[place] = torch.full_like(tensors[place], torch.nan)
         try:
@@ -351,11 +224,7 @@ class _Graph(nn.Module):
         return tuple(self.guard._judged(reading._replace(rows=rows)))
 
 
-def _can_hold_nan(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.ndim > 0
-
-
-def _exported(graph: _Graph, inputs: _Inputs, opset: int | None) -> Any:
+def _exported(graph: _Graph, inputs: GraphInputs, opset: int | None) -> Any:
     """Return the graph as an ONNX model."""
     shapes: list[dict[int, Any]] = [{} for _ in inputs.tensors]
     for place, axis, _ in inputs.axes:
@@ -381,22 +250,12 @@ def _exported(graph: _Graph, inputs: _Inputs, opset: int | None) -> Any:
         if kind is not OODModel:
             remedy = f"an OODModel, with a detector such as GEM(), may be exported where this {kind.__name__} is not"
         raise InputError(
-            f"PyTorch's exporter cannot make an ONNX graph of this model: {_cause(error)}; {remedy}"
+            f"PyTorch's exporter cannot make an ONNX graph of this model: {cause_of(error)}; {remedy}"
         ) from error
     used = next(entry.version for entry in model.opset_import if not entry.domain)
     if opset is not None and used != opset:
         raise InputError(f"opset is {opset} but the exporter could only write {used}; pass opset={used} or none")
     return model
-
-
-def _cause(error: BaseException) -> str:
-    """Return, in one line, what went wrong first."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip(" -.:;") for line in str(error).splitlines() if line.strip(" -.:;")]
-    if len(lines) > 1 and lines[0].startswith("Constraints violated"):
-        return lines[1].split(". ")[0]  # which axis was held fixed, without the exporter's own advice
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 @contextmanager
@@ -418,7 +277,7 @@ def _quietly() -> Iterator[None]:
 # Metadata
 
 
-def _described(model: Any, guard: OODModel, inputs: _Inputs) -> bytes:
+def _described(model: Any, guard: OODModel, inputs: GraphInputs) -> bytes:
     """Return the file's bytes: axes by name, no traces of the machine that made it, and what the guard promises."""
     import onnx
 
@@ -452,110 +311,3 @@ def _described(model: Any, guard: OODModel, inputs: _Inputs) -> bytes:
     onnx.helper.set_model_props(model, described)
     document: bytes = model.SerializeToString()
     return document
-
-
-# The comparison with PyTorch
-
-
-def _check(document: bytes, graph: _Graph, inputs: _Inputs, tolerance: float) -> None:
-    """Raise unless onnxruntime answers as PyTorch does."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what fails is raised here, and need not be printed too
-    try:
-        session = onnxruntime.InferenceSession(document, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has a class of its own for every kind of failure
-        raise InputError(
-            f"onnxruntime cannot load the graph: {_cause(error)}; export the model in float32, or pass another opset="
-        ) from error
-    for tensors, is_example in _batches(inputs):
-        try:
-            answer = graph.judged(tensors)
-        except Exception as error:
-            if not is_example:
-                continue  # inputs that were made up need not be such as the model takes
-            raise InputError(
-                f"the model cannot run on inputs of shape {_shapes(tensors)}: {_cause(error)}; let its forward take "
-                f"batches of any size"
-            ) from error
-        what: str | None
-        try:
-            feed = {name: tensor.cpu().numpy() for name, tensor in zip(inputs.names, tensors, strict=True)}
-            found = [torch.from_numpy(np.asarray(part)) for part in session.run(list(OUTPUTS), feed)]
-        except Exception as error:
-            what = f"it cannot run on inputs of shape {_shapes(tensors)} ({_cause(error)})"
-        else:
-            what = next(_differences(mapped(tuple(answer), Tensor.cpu), found, graph.judge, tolerance), None)
-        if what:
-            raise InputError(
-                f"the graph does not answer as PyTorch does, and nothing was written: {what}; look in the model's "
-                f"forward for what depends on the size of the batch, on Python values or on chance, or pass another "
-                f"tolerance="
-            )
-
-
-def _batches(inputs: _Inputs) -> Iterator[tuple[list[Tensor], bool]]:
-    """Yield batches to compare, each with whether it is the example's own rows; both verdicts should occur."""
-    generator = torch.Generator().manual_seed(0)
-    for n_rows in CHECKED_SIZES:
-        for move in CHECKED_MOVES:
-            yield [_moved_about(tensor, move, generator) for tensor in inputs.rows(n_rows)], move == 0.0
-    n_rows = CHECKED_SIZES[-1]
-    longer = inputs.rows(n_rows)
-    for place, axis, _ in inputs.axes:
-        if axis:  # more of the end: to cut a sequence might leave nothing but its padding
-            end = longer[place].narrow(axis, longer[place].shape[axis] - 1, 1)
-            longer[place] = torch.cat([longer[place], end], dim=axis)
-    yield longer, False
-    for place, tensor in enumerate(inputs.rows(n_rows)):
-        if _can_hold_nan(tensor):
-            entries = tensor.reshape(n_rows, -1).clone()
-            spots = torch.randint(entries.shape[1], (n_rows - 1,), generator=generator)  # one row stays whole
-            entries[torch.arange(n_rows - 1), spots] = torch.nan
-            broken = inputs.rows(n_rows)
-            broken[place] = entries.view(tensor.shape)
-            yield broken, False
-
-
-def _moved_about(tensor: Tensor, move: float, generator: torch.Generator) -> Tensor:
-    """Return rows moved by so many standard deviations; of what is no number on a scale, other rows."""
-    if not move or not tensor.ndim:
-        return tensor
-    if not tensor.is_floating_point():
-        return tensor[torch.randint(len(tensor), (len(tensor),), generator=generator).to(tensor.device)]
-    finite = tensor[tensor.isfinite()].double()
-    spread = float(finite.std()) if len(finite) > 1 else 0.0
-    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-    return tensor + move * (spread or 1.0) * noise
-
-
-def _differences(answer: Sequence[Tensor], found: Sequence[Tensor], judge: Judge, tolerance: float) -> Iterator[str]:
-    """Yield what of the graph's answer is not as PyTorch has it."""
-    for name, expected, came in zip(OUTPUTS, answer, found, strict=True):
-        if expected.shape != came.shape:
-            yield f"{name} has shape {tuple(came.shape)} and not {tuple(expected.shape)}"
-    logits, scores, p_values, is_ood, nearest = found
-    is_scored = answer[1].isfinite()
-    if not torch.equal(scores[~is_scored], answer[1][~is_scored]):
-        yield f"inputs that have no score got {scores[~is_scored].tolist()}"
-    for name, came, expected in (("logits", logits, answer[0]), ("scores", scores[:, None], answer[1][:, None])):
-        gaps = (came - expected)[is_scored].double().abs()
-        shares = gaps / expected[is_scored].double().abs().amax(1, keepdim=True).clamp(min=1.0)
-        if not bool((shares <= tolerance).all()):
-            yield f"{name} differ by {float(shares.max()):.1g} of their size, beyond tolerance={tolerance:g}"
-    # Exact, so that p-values and verdicts are PyTorch's unless a score is within the tolerance of a calibration score.
-    own, ordered, threshold = scores.to(judge.labels.device), judge.calibration, judge.threshold
-    assert ordered is not None
-    assert threshold is not None
-    gaps = (p_values - judge._p_values(own).cpu()).abs()
-    if not bool((gaps < 0.5 / (len(ordered) + 1)).all()):
-        yield f"p-values differ by {float(gaps.max()):.1g} from those of the graph's own scores"
-    if not torch.equal(is_ood, (own < threshold).cpu()):
-        yield "verdicts are not those of the graph's own scores"
-    if not torch.equal(nearest[is_scored], answer[4][is_scored]):
-        yield "nearest classes differ"
-
-
-def _shapes(tensors: Sequence[Tensor]) -> str:
-    return ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "no tensor at all"

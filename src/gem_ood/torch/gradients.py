@@ -4,7 +4,6 @@ Both have the verbs of `OODModel` and nothing to fit; `ReadyGuard` is what guard
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Self
 
 import torch
@@ -55,7 +54,7 @@ class ReadyGuard(OODModel):
                 f"the nearest class of this {type(self).__name__} is the place of its largest logit, which takes no "
                 f"names; leave classes out"
             )
-        return super().fit(list(islice(loader, 1)), one_class=True, classes=classes, unpack=unpack, progress=False)
+        return super().fit(loader, classes=classes, unpack=unpack)
 
     def _adopt(self, detector: Detector) -> Self:
         if type(detector) is not type(self.detector):

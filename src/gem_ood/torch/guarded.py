@@ -1,8 +1,8 @@
 """OODModel: a classifier with its guard, fitted and calibrated over loaders, judging in one forward pass."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import chain
+from itertools import chain, islice
 from os import PathLike
 from typing import Any, Self
 
@@ -11,12 +11,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from gem_ood.detectors import Detector, GaussianDetector, Verdicts
+from gem_ood.detectors import Detector, GaussianDetector, LogitDetector, Verdicts
 from gem_ood.errors import InputError
 from gem_ood.gaussians import Statistics
 from gem_ood.torch import distributed as processes
 from gem_ood.torch.batches import Batch, Unpack, first_rows, logits_of, mapped
-from gem_ood.torch.judging import Judge, OODResult
+from gem_ood.torch.judging import Judge, OODResult, model_rounding
 from gem_ood.torch.layers import FeatureReader, Layer, Pool, evaluating, without_compilation
 from gem_ood.torch.noise import check_noise, with_noise
 from gem_ood.torch.scorers import as_array
@@ -24,11 +24,6 @@ from gem_ood.torch.storing import StoredGuard
 from gem_ood.torch.streaming import Reading, RowBatches, device_of, read_loader, refuse_non_finite_rows
 
 __all__ = ["OODModel"]
-
-#: By how much a row's score may differ between batches of different size, whose products a network adds up in another
-#: order, as a share of the middle half of scores: without input noise, and with it, a sign of which may turn. About
-#: three times what a ResNet-56 showed under GEM and ODIN.
-MODEL_ROUNDING, NOISE_ROUNDING = 1e-5, 1e-3
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -85,6 +80,8 @@ class OODModel(StoredGuard):
         self.input_noise, self.dtype = float(input_noise), dtype
         self.channel_std = None if channel_std is None else tuple(map(float, channel_std))
         self._reader = FeatureReader(self.model, layer, pool) if self._needs_features(detector) else None
+        if self._reader is None and layer != "auto":
+            FeatureReader(self.model, layer, pool)  # not read, but a wrong name is refused all the same
         self._example: Arguments | None = None
         self.register_module("_judge", None)
         self.detector = detector
@@ -149,41 +146,34 @@ class OODModel(StoredGuard):
         progress: bool = True,
         distributed: bool = False,
     ) -> Self:
-        """Fit the detector to the features of a loader's inputs, in one pass that holds one batch at a time.
+        """Fit the detector to the features of a loader's inputs, in one pass that holds about a thousand of them.
+
+        A score of logits has nothing to learn but their number: it reads the first batch only.
 
         Args:
             loader: Yields tensors, tuples (inputs, labels, ...) or mappings with "labels".
             one_class: Leave labels aside and fit one Gaussian to all rows.
-            classes: All labels, where known; otherwise they are found on the way.
+            classes: All labels, where known; otherwise they are found on the way, and logits are numbered.
             unpack: From what the loader yields to (inputs, labels), where it yields something else.
             progress: Show a bar on a terminal once the pass has lasted two seconds.
             distributed: Join the statistics of all processes of the default group, each with its own part of the
                 data, so that every process holds the same fit.
         """
-        batches = self._row_batches(loader, with_labels=not one_class, unpack=unpack, progress=progress)
+        is_of_logits = isinstance(self.detector, LogitDetector)
+        if is_of_logits:
+            loader, progress, distributed = list(islice(loader, 1)), False, False
+        batches = RowBatches(
+            loader,
+            lambda: self._readings(loader, "fit", unpack, progress, to_score=False),
+            with_labels=not one_class and not is_of_logits,
+            need_labels=not one_class and isinstance(self.detector, GaussianDetector),
+        )
         with closing(batches):
             if distributed:
                 self._fit_distributed(batches, classes)
             else:
                 self.detector.fit_batches(batches, classes=classes)
         return self._adopt(self.detector)
-
-    def _row_batches(
-        self, loader: Iterable[Any], *, with_labels: bool, unpack: Unpack | None, progress: bool
-    ) -> RowBatches:
-        passes = 0
-
-        def readings() -> Generator[tuple[Batch, Reading]]:
-            nonlocal passes
-            passes += 1
-            if passes > 1 and isinstance(loader, Iterator):
-                raise InputError(
-                    "this fit needs a second pass, but the loader can be read only once; pass a DataLoader"
-                )
-            return self._readings(loader, "fit", unpack, progress, to_score=False)
-
-        need_labels = with_labels and isinstance(self.detector, GaussianDetector)
-        return RowBatches(readings, with_labels=with_labels, need_labels=need_labels)
 
     def _fit_distributed(self, batches: RowBatches, classes: ArrayLike | None) -> None:
         detector = self.detector
@@ -231,7 +221,7 @@ class OODModel(StoredGuard):
             return self._collect_scores(readings, may_be_empty=distributed)
 
         scores = processes.gather_scores(processes.together(collect)) if distributed else collect()
-        rounding = (NOISE_ROUNDING if self.input_noise else MODEL_ROUNDING) * _spread(scores)
+        rounding = model_rounding(scores, with_noise=self.input_noise > 0.0)
         self.detector.calibrate_scores(scores, tpr=tpr, confidence=confidence, method=method, rounding=rounding)
         return self._adopt(self.detector)
 
@@ -248,12 +238,10 @@ class OODModel(StoredGuard):
         results = []
         for _, reading in self._readings(loader, "score", unpack, progress, to_score=True):
             with torch.inference_mode():
-                results.append(self._judged(reading))
+                results.append(self._judged(reading)[1:])
         _require_rows(results)
-
         columns: dict[str, Any] = {}
-        for name in ("score", "nearest_class", "p_value", "is_ood"):
-            parts = [getattr(result, name) for result in results]
+        for name, parts in zip(OODResult._fields[1:], zip(*results, strict=True), strict=True):
             columns[name] = None if parts[0] is None else np.concatenate([part.cpu().numpy() for part in parts])
         names = getattr(self.detector, "classes_", np.empty(0))
         if names.dtype.kind not in "iuf":  # tensors hold no strings, but arrays do
@@ -431,13 +419,6 @@ class OODModel(StoredGuard):
 
     def __exit__(self, *error: object) -> None:
         self.detach()
-
-
-def _spread(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the width of the middle half of scores; where half of them tie, the size of each."""
-    finite = scores[np.isfinite(scores)]
-    width = np.subtract(*np.quantile(finite, [0.75, 0.25])) if len(finite) else 0.0
-    return np.full(len(scores), width) if width > 0.0 else np.abs(scores)
 
 
 def _require_rows(parts: Sequence[Any]) -> None:

@@ -25,6 +25,7 @@ class StoredGuard(nn.Module):
     """A guard that can be saved without its model and put on it again; subclasses are found by name."""
 
     detector: Detector
+    dtype: torch.dtype
     _kinds: ClassVar[dict[str, type["StoredGuard"]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -71,6 +72,8 @@ class StoredGuard(nn.Module):
             raise FileFormatError(
                 f"{path} holds a guard of kind {kind!r}, not {cls.__name__}; load it with gem_ood.torch.{kind}.load"
             )
+        if "dtype" in settings:
+            settings["dtype"] = getattr(torch, str(settings["dtype"]), None)
         settings |= options
         absent = [name for name, value in settings.items() if value is None and name in ("layer", "pool")]
         if absent:
@@ -88,7 +91,8 @@ class StoredGuard(nn.Module):
 
     def _packed(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         tensors, header = pack(self.detector)
-        return tensors, {**header, "guard": {"kind": type(self).__name__, "settings": self._settings()}}
+        settings = {**self._settings(), "dtype": str(self.dtype).removeprefix("torch.")}
+        return tensors, {**header, "guard": {"kind": type(self).__name__, "settings": settings}}
 
     def get_extra_state(self) -> Tensor:
         """Return the detector as bytes, so that a `state_dict` holds the guard beside the model's weights."""

@@ -77,9 +77,15 @@ class RowBatches:
     """
 
     def __init__(
-        self, readings: Callable[[], Generator[tuple[Batch, Reading]]], *, with_labels: bool, need_labels: bool
+        self,
+        loader: Iterable[Any],
+        readings: Callable[[], Generator[tuple[Batch, Reading]]],
+        *,
+        with_labels: bool,
+        need_labels: bool,
     ) -> None:
-        self._readings, self._with_labels, self._need_labels = readings, with_labels, need_labels
+        self._loader, self._readings = loader, readings
+        self._with_labels, self._need_labels = with_labels, need_labels
         self._passes: list[Generator[tuple[Batch, Reading]]] = []
 
     def close(self) -> None:
@@ -88,6 +94,8 @@ class RowBatches:
             opened.close()
 
     def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
+        if self._passes and isinstance(self._loader, Iterator):
+            raise InputError("this fit needs a second pass, but the loader can be read only once; pass a DataLoader")
         rows: list[NDArray[Any]] = []
         labels: list[NDArray[Any] | None] = []
         self._passes.append(self._readings())
