@@ -736,5 +736,5 @@ except gem_ood.errors.MissingExtraError as error:
 
 def test_a_score_of_logits_reads_one_batch_to_fit():
     taken = []
-    OODModel(mlp(), MSP()).fit(taken.append(place) or batch for place, batch in enumerate(BATCHES))
+    OODModel(mlp(), MSP()).fit(taken.append(place) or batch for place, batch in enumerate(TRAIN))
     assert taken == [0]
