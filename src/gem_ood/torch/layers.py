@@ -161,11 +161,9 @@ class _Capture:
         if not seen:
             return None, 0, None
         name, counts, features = seen[0]
-        parts = [part for _, _, part in seen]
-        joined = (
-            features if len(parts) == 1 else torch.cat([part.to(devices[0]) for part in parts]) if devices else None
-        )
-        return name, counts[name], joined
+        if devices is not None and len(seen) > 1:
+            features = torch.cat([part.to(devices[0]) for _, _, part in seen])
+        return name, counts[name], features
 
 
 class _Keep:
