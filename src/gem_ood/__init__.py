@@ -63,12 +63,24 @@ _EXTRA_ROOMS = frozenset({"experiments", "torch"})
 
 def __getattr__(name: str) -> Any:
     """Load a room when it is first asked for, so that `gem-ood --help` does not wait for scikit-learn."""
-    if name in _ROOMS | _EXTRA_ROOMS:
+    if name in _ROOMS:
         return import_module(f"gem_ood.{name}")
+    if name in _EXTRA_ROOMS:
+        return _extra_room(name)
     if name in __all__:
         return getattr(import_module("gem_ood.detectors"), name)
     raise AttributeError(f"module 'gem_ood' has no attribute {name!r}")
 
 
+def _extra_room(name: str) -> Any:
+    from gem_ood.errors import MissingExtraError
+
+    try:
+        return import_module(f"gem_ood.{name}")
+    except MissingExtraError as error:
+        # What looks into a module, as hasattr and help do, expects this error of a name that is not there.
+        raise AttributeError(f"gem_ood.{name} cannot be opened: {error}") from error
+
+
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_EXTRA_ROOMS})
+    return sorted(__all__)

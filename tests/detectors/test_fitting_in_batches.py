@@ -1,5 +1,7 @@
 """Batches are read no more often than needed, and statistics collected apart are fitted as if together."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -78,3 +80,39 @@ def test_a_row_that_ties_up_to_the_rounding_of_its_rows_is_kept(blobs):
 def test_scores_that_may_move_by_different_amounts_are_ordered_after_they_are_lowered(blobs):
     detector = GEM().fit(blobs[0], blobs[1]).calibrate_scores([-5.0, -5.5], tpr=0.5, rounding=[1.0, 0.0])
     np.testing.assert_allclose(detector.calibration_scores_, [-6.0, -5.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rounding", [-1.0, np.nan, np.inf, [0.1, 0.1]])
+def test_an_impossible_rounding_is_refused(blobs, rounding):
+    with pytest.raises(InputError, match="rounding must be one finite number"):
+        GEM().fit(blobs[0], blobs[1]).calibrate_scores(np.zeros(100), rounding=rounding)
+
+
+def test_the_first_batch_is_let_go_once_it_has_been_taken(blobs):
+    alive = []
+
+    class Rows(np.ndarray):
+        pass
+
+    class Watched:
+        def __iter__(self):
+            for rows, labels in halves(blobs):
+                kept = rows.copy().view(Rows)
+                alive.append(weakref.ref(kept))
+                batch = (kept, labels)
+                del kept
+                yield batch
+                del batch
+                assert sum(reference() is not None for reference in alive) <= 1
+
+    GEM().fit_batches(Watched())
+    assert len(alive) == 2
+
+
+def test_names_of_logits_keep_their_order():
+    rows = [[9.0, 0.0, 1.0], [0.0, 9.0, 1.0]]
+    names = ["dog", "cat", "eel"]
+    detector = MSP().fit_batches([(rows, None)], classes=names)
+    assert detector.verdicts(rows).nearest_class.tolist() == ["dog", "cat"]
+    assert detector.partial_fit(rows, ["cat", "dog"]).classes_.tolist() == names
+    assert detector.merge(MSP().fit_batches([(rows, None)], classes=names)).classes_.tolist() == names

@@ -550,18 +550,9 @@ class OwnDetector(GEM):
     """A detector whose arithmetic is known to its arrays alone."""
 
 
-class OwnGuard(OODModel):
-    """A guard that reads the model in its own way."""
-
-    def _read_to_score(self, args, kwargs):
-        return self._read(args, kwargs)
-
-
 def test_guards_whose_score_is_no_graph_are_refused(earlier):
     assert_refused(guarded(input_noise=0.01), earlier, "input_noise is 0.01, which needs gradients")
     assert_refused(guarded(OwnDetector(covariance=0.1)), earlier, "a OwnDetector has no form that ONNX knows")
-    guard = OwnGuard(perceptron(), GEM(covariance=0.1)).fit(loader()).calibrate(loader(seed=10))
-    assert_refused(guard, earlier, "a OwnGuard needs more of the model than one forward pass")
     assert_refused(ODIN(perceptron()).calibrate(loader()), earlier, "which needs gradients")
     by_gradients = GradNorm(perceptron(), method="autograd").calibrate(loader())
     assert_refused(by_gradients, earlier, "an OODModel, with a detector such as GEM.*where this GradNorm is not")

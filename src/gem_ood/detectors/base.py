@@ -7,6 +7,7 @@ A subclass says how rows are scored (`_scores`), how they are explained (`_expla
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from os import PathLike
 from typing import Any, Self
 
@@ -92,7 +93,8 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         Args:
             batches: A re-iterable of (features, labels or None), such as a list or an opened feature file; some
                 options need a second pass over it. Column names are taken from its `feature_names`, if it has any.
-            classes: All class names, where known; otherwise they are found on the way.
+            classes: All class names, where known, for a score of logits in their order; otherwise they are found on the
+                way and sorted.
         """
         if self.calibration is not None:
             raise InputError(
@@ -238,9 +240,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         is the change to allow for where the rows themselves are computed, as a network's features are: one number, or
         one per score.
         """
-        given = as_scores(scores)
+        given, slack = as_scores(scores), np.asarray(rounding, dtype=np.float64)
+        if slack.shape not in ((), given.shape) or not ((slack >= 0.0) & (slack < np.inf)).all():
+            raise InputError(
+                "rounding must be one finite number of at least 0, or one per score; leave it out for none"
+            )
         with np.errstate(invalid="ignore"):
-            lowered = given - np.maximum(self._slack(given), rounding)
+            lowered = given - np.maximum(self._slack(given), slack)
         return self._set_threshold(np.sort(np.where(np.isinf(given), given, lowered)), tpr, confidence, method)
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -320,12 +326,17 @@ class _Opened:
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._rest: Iterator[tuple[ArrayLike, ArrayLike | None]] | None = iter(batches)
-        self.first = next(self._rest, None)
+        self._first = list(islice(self._rest, 1))
+
+    @property
+    def first(self) -> tuple[ArrayLike, ArrayLike | None] | None:
+        """The first batch, until a pass has taken it: from then on nothing here keeps it alive."""
+        return self._first[0] if self._first else None
 
     def __iter__(self) -> Iterator[tuple[ArrayLike, ArrayLike | None]]:
-        if self._rest is None or self.first is None:
+        rest, self._rest = self._rest, None
+        if rest is None:
             yield from self._batches
             return
-        first, rest, self._rest, self.first = self.first, self._rest, None, None
-        yield first
+        yield self._first.pop()
         yield from rest

@@ -131,9 +131,9 @@ class GaussianDetector(Detector):
         """Fit to rows by the statistics collected from them elsewhere: in another process or on another machine.
 
         The result is that of `fit` on those rows; the threshold, if any, is forgotten. With `normalize=True` the rows
-        must have been scaled to unit length before they were collected (`collect(X, y, prepare=unit_length)`, of
-        `gem_ood.features`). `covariance="ledoit-wolf"` needs statistics that hold a `fourth_moment`, and cannot be
-        joined here with `relative=True`, which needs a second one, about the mean of all rows.
+        must have been scaled to unit length before they were collected, as this detector's own `collect` does.
+        `covariance="ledoit-wolf"` needs statistics that hold a `fourth_moment`, and cannot be joined here with
+        `relative=True`, which needs a second one, about the mean of all rows.
 
         >>> from gem_ood.gaussians import collect, merge
         >>> here, there = collect([[0.0], [2.0]], ["a", "a"]), collect([[10.0], [12.0]], ["b", "b"])

@@ -52,7 +52,7 @@ class LogitDetector(Detector):
                 f"pass the features that this head reads"
             )
         n_classes = n_features if self.head is None else self.head.n_classes
-        found: set[Any] = set() if classes is None else set(classes.tolist())
+        found: set[Any] = set()
         first_row = 0
         for X, labels in batches:
             features = as_features(X)
@@ -61,25 +61,29 @@ class LogitDetector(Detector):
             first_row += len(features)
             if labels is not None and classes is None:
                 found |= set(np.unique(as_labels(labels, len(features))).tolist())
-        self._name_logits(found, n_classes)
+        self._name_logits(sorted(found) if classes is None else classes.tolist(), n_classes)
 
-    def _name_logits(self, names: set[Any], n_classes: int) -> None:
-        """Labels name the logits only if there is one for each."""
-        self._labels = names
-        self.classes_ = np.array(sorted(names)) if len(names) == n_classes else np.arange(n_classes)
+    def _name_logits(self, names: list[Any], n_classes: int) -> None:
+        """Labels name the logits, in their order, only if there is one for each."""
+        self._labels = set(names)
+        self.classes_ = np.array(names) if len(names) == n_classes else np.arange(n_classes)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
         """Take the class names of one more batch; there is nothing else to learn. The threshold is forgotten."""
         self._check_options()
         seen = self._labels if "classes_" in self.__dict__ else set()
+        before = self.__dict__.get("classes_")
         with self._all_or_nothing():
             is_first = "n_features_in_" not in self.__dict__
             features = as_features(X) if is_first else self._checked(X)
             validate_data(self, X, reset=is_first, skip_check_array=True)
             self.n_features_in_ = features.shape[1]
-            names = None if classes is None else np.unique(np.asarray(classes))
+            names = None if classes is None else np.asarray(classes)
             self._learn([(features, y)], n_features=self.n_features_in_, classes=names)
-            self._name_logits(self._labels | seen, len(self.classes_))
+            if names is None:
+                joined = self._labels | seen
+                in_order = [] if before is None else before.tolist()
+                self._name_logits(in_order if set(in_order) == joined else sorted(joined), len(self.classes_))
             self._forget_calibration()
         return self
 
@@ -97,7 +101,9 @@ class LogitDetector(Detector):
             )
         joined: Self = clone(self)
         joined.n_features_in_ = self.n_features_in_
-        joined._name_logits(self._labels | other._labels, len(self.classes_))
+        names = self._labels | other._labels
+        in_order = self.classes_.tolist()
+        joined._name_logits(in_order if set(in_order) == names else sorted(names), len(self.classes_))
         return joined
 
     def _require_fit(self) -> None:

@@ -9,7 +9,7 @@ from gem_ood.extras import require_extra
 
 require_extra("torch", "torch", purpose="guards of PyTorch models")
 
-from gem_ood.torch.distributed import agree, all_reduce, gather_scores  # noqa: E402
+from gem_ood.torch.distributed import all_reduce, gather_scores  # noqa: E402
 from gem_ood.torch.ensembles import Ensemble, MCDropout  # noqa: E402
 from gem_ood.torch.exporting import export_onnx, read_metadata  # noqa: E402
 from gem_ood.torch.gradients import ODIN, GradNorm  # noqa: E402
@@ -25,7 +25,6 @@ __all__ = [
     "OODModel",
     "OODResult",
     "Scorer",
-    "agree",
     "all_reduce",
     "export_onnx",
     "gather_scores",

@@ -54,6 +54,8 @@ class GraphInputs:
             raise InputError(
                 f"example holds {shapes_of(tensors)}; pass tensors with the same number of rows, at least one"
             )
+        if isinstance(names, str):
+            names = (names,)
         called = tuple(_names(guard.model, template)) if names is None else tuple(names)
         _check_names(called, len(tensors))
         return cls(template, called, tensors, tuple(_axes(called, tensors, dynamic_shapes or {})))

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,16 +117,18 @@ def read_metadata(path: str | PathLike[str]) -> dict[str, Any]:
     """
     require_extra("onnx", "onnx", purpose="ONNX files")
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path} is no file; pass the path of an exported model")
     try:
         entries = onnx.load(path, load_external_data=False).metadata_props
-    except DecodeError as error:
+        found = {entry.key.removeprefix(PREFIX): entry.value for entry in entries if entry.key.startswith(PREFIX)}
+        described: dict[str, Any] = {name: json.loads(value) for name, value in found.items()}
+    except Exception as error:  # whatever the parser raises at bytes that are no model
         raise FileFormatError(f"{path} is not a readable ONNX file ({error}); export the guard again") from error
-    found = {entry.key.removeprefix(PREFIX): entry.value for entry in entries if entry.key.startswith(PREFIX)}
-    if not found:
+    if not described:
         raise FileFormatError(f"{path} holds no guard; pass a file that export_onnx wrote")
-    return {name: json.loads(value) for name, value in found.items()}
+    return described
 
 
 # What can be exported
@@ -145,12 +148,7 @@ def _refuse_what_cannot_be_exported(guard: OODModel, tolerance: float) -> None:
             f"input_noise is {guard.input_noise}, which needs gradients, and an ONNX graph has none; guard the model "
             f"without noise, fit and calibrate it, and export that"
         )
-    if type(guard)._read_to_score is not OODModel._read_to_score:
-        raise InputError(
-            f"a {type(guard).__name__} needs more of the model than one forward pass, and an ONNX graph has no more; "
-            f"export an OODModel with a detector of features or logits, such as GEM()"
-        )
-    if not 0.0 < tolerance < 1.0:
+    if not isinstance(tolerance, int | float) or not 0.0 < tolerance < 1.0:
         raise InputError(f"tolerance is {tolerance!r}; pass a number between 0 and 1, such as {TOLERANCE}")
     n_bytes = sum(tensor.nbytes for tensor in (*guard.parameters(), *guard.buffers()))
     if n_bytes > LARGEST_FILE:
