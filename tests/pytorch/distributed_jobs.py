@@ -131,6 +131,7 @@ def jobs_of_two(rank):
 
     if REAL_ROWS.is_file():
         jobs["real features"] = real_features
+    jobs |= guards_of_two(rank)
     jobs |= {
         "a class missing on one rank": lambda: all_reduce(collect(features[kept], labels[kept])),
         "classes apart": lambda: all_reduce(collect(features[labels // 2 == rank], labels[labels // 2 == rank])),
@@ -141,6 +142,7 @@ def jobs_of_two(rank):
             whole if rank == 1 else Accumulator(n_features=N_FEATURES, classes=[0, 7]).statistics()
         ),
         "no rows at all": lambda: all_reduce(Accumulator(n_features=2, classes=["a", "b"][rank:]).statistics()),
+        "another order of adding": lambda: skewed_all_reduce(rank, whole),
         "two resolutions": lambda: all_reduce(collect(features.astype(np.float32) if rank else features, labels)),
         "fourth moment": lambda: all_reduce(replace(whole, fourth_moment=1.0)),
         "fit": fit,
@@ -169,6 +171,98 @@ def jobs_of_two(rank):
         "still in step": lambda: gather_scores([float(rank)]),
     }
     return jobs
+
+
+def skewed_all_reduce(rank, statistics):
+    """Reduce where each rank's sums are rounded otherwise, as they are where ranks add in different orders."""
+    import torch.distributed as dist
+
+    from gem_ood.torch.distributed import all_reduce
+
+    summed = dist.all_reduce
+
+    def skewed(tensor, **options):
+        summed(tensor, **options)
+        tensor *= 1.0 + 4.0 * rank * np.finfo(float).eps
+
+    dist.all_reduce = skewed
+    try:
+        return all_reduce(statistics)
+    finally:
+        dist.all_reduce = summed
+
+
+#: How many of the rows to fit to, and of those to calibrate on, are the first rank's.
+GUARD_CUTS = {"uneven": (130, 250), "nothing on the second": (400, 300), "nothing on the first": (0, 0)}
+
+
+def guard_batches(start=None, stop=None, *, seed):
+    """Return batches of the inputs from start to stop: 400 with seed 1, to fit to, and 300 with seed 2."""
+    from networks import blobs
+
+    inputs, labels = (part[start:stop] for part in blobs({1: 400, 2: 300}[seed], seed=seed))
+    return list(zip(inputs.split(10), labels.split(10), strict=True)) if len(inputs) else []
+
+
+def guards_of_two(rank):
+    """Guards that are fitted and calibrated by two ranks, each with its own part of the inputs, or none."""
+    import torch
+    from networks import mlp
+    from torch.nn.parallel import DistributedDataParallel
+
+    from gem_ood import MSP
+    from gem_ood.torch import ODIN, OODModel
+
+    def part(cut, *, seed):
+        return guard_batches(0, cut, seed=seed) if rank == 0 else guard_batches(cut, seed=seed)
+
+    def fitted(model, detector, cuts):
+        guarded = OODModel(model, detector).fit(part(cuts[0], seed=1), distributed=True)
+        return guarded.calibrate(part(cuts[1], seed=2), distributed=True).detector
+
+    def calibrated(make_guard, *, with_fit=False):
+        guarded = make_guard(mlp())
+        if with_fit:
+            guarded.fit(part(400, seed=1), distributed=True)
+        guarded.calibrate(part(300, seed=2), distributed=True)
+        threshold = guarded.detector.threshold_
+        scores = guarded.score_samples(guard_batches(0, 20, seed=1))
+        other = make_guard(mlp(seed=9))
+        other.load_state_dict(guarded.state_dict())
+        assert guarded.detector.threshold_ is threshold
+        return threshold, scores, other.verdicts(guard_batches(seed=2))
+
+    def spoiled(verb):
+        guarded = OODModel(mlp(), GEM()).fit(guard_batches(seed=1))
+        batches = part(200, seed=2)
+        if rank == 1:
+            batches[3][0][2, 1] = torch.nan
+        return getattr(guarded, verb)(batches, distributed=True)
+
+    jobs = {f"guard, {name}": lambda cuts=cuts: fitted(mlp(), GEM(), cuts) for name, cuts in GUARD_CUTS.items()}
+    return jobs | {
+        "guard of a synchronized model": lambda: fitted(DistributedDataParallel(mlp()), GEM(), (400, 300)),
+        "guard of logits of a synchronized model": lambda: fitted(DistributedDataParallel(mlp()), MSP(), (0, 0)),
+        "guard of logits": lambda: calibrated(lambda model: OODModel(model, MSP())),
+        "guard of logits, with fit": lambda: calibrated(lambda model: OODModel(model, MSP()), with_fit=True),
+        "guard with noise": lambda: calibrated(lambda model: ODIN(model, noise=0.1)),
+        "guard of logits, no rows at all": lambda: OODModel(mlp(), MSP()).fit([], distributed=True),
+        "guard of logits, no rows to calibrate": lambda: OODModel(mlp(), MSP()).calibrate([], distributed=True),
+        "guard of two widths": lambda: OODModel(torch.nn.Linear(4, 3 + rank), MSP()).calibrate(
+            part(150, seed=2), distributed=True
+        ),
+        "guard, no loader on one rank": lambda: OODModel(mlp(), MSP()).fit(
+            5 if rank else guard_batches(seed=1), distributed=True
+        ),
+        "guard of two rates": lambda: OODModel(mlp(), MSP()).calibrate(
+            part(150, seed=2), tpr=0.9 - 0.2 * rank, distributed=True
+        ),
+        "guard by a second pass": lambda: OODModel(mlp(), GEM(covariance="ledoit-wolf")).fit(
+            part(200, seed=1), distributed=True
+        ),
+        "NaN in fit": lambda: spoiled("fit"),
+        "NaN in calibrate": lambda: spoiled("calibrate"),
+    }
 
 
 def tensor_of_scores(rank):

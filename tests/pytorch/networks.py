@@ -1,12 +1,30 @@
-"""Small networks and loaders that the tests of guards share."""
+"""Small networks, loaders and comparisons that the tests of guards share."""
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-__all__ = ["ConvNet", "Counted", "blob_batches", "blob_loader", "features_of", "hook_counts", "mlp", "training_flags"]
+from gem_ood import GEM
+from gem_ood.detectors import Detector
+from gem_ood.torch import OODResult
+
+__all__ = [
+    "ConvNet",
+    "Counted",
+    "NearestMean",
+    "as_detector",
+    "assert_same_results",
+    "blob_batches",
+    "blob_loader",
+    "extracted",
+    "features_of",
+    "hook_counts",
+    "mlp",
+    "training_flags",
+]
 
 #: Centres of three classes of inputs in four dimensions.
 CENTRES = torch.tensor([[4.0, 0.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0], [0.0, 0.0, 4.0, 0.0]])
@@ -83,3 +101,56 @@ def training_flags(model: nn.Module) -> list[bool]:
 def once(batches: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches that can be read only once."""
     yield from batches
+
+
+def extracted(model, batches):
+    inputs = torch.cat([inputs for inputs, _ in batches])
+    labels = torch.cat([labels for _, labels in batches])
+    return features_of(model, inputs).numpy(), labels.numpy()
+
+
+def as_detector(model, train, held_out):
+    """Return GEM fitted and calibrated on features taken out of the model beforehand."""
+    return GEM().fit(*extracted(model, train)).calibrate(extracted(model, held_out)[0])
+
+
+def assert_same_results(found, expected, *, rtol=1e-9):
+    assert isinstance(found, OODResult)
+    torch.testing.assert_close(found.logits, expected.logits)
+    torch.testing.assert_close(found.score, expected.score, rtol=rtol, atol=1e-9)
+    for name in ("p_value", "is_ood", "nearest_class"):
+        mine, other = getattr(found, name), getattr(expected, name)
+        assert (mine is None and other is None) or torch.equal(mine, other), name
+
+
+class NearestMean(Detector):
+    """A detector of a user's own: minus the distance to the nearest class mean."""
+
+    def __init__(self, *, calibration=None, tpr=0.95, random_state=0):
+        self.calibration, self.tpr, self.random_state = calibration, tpr, random_state
+
+    def _learn(self, batches, *, n_features, classes):
+        rows, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+        self.classes_ = np.unique(labels)
+        self.means_ = np.stack([rows[labels == name].mean(axis=0) for name in self.classes_])
+
+    def _distances(self, features):
+        return np.linalg.norm(features[:, np.newaxis] - self.means_, axis=2)
+
+    def _scores(self, features, nearest=None):
+        distances = self._distances(features)
+        if nearest is not None:
+            nearest[...] = distances.argmin(axis=1)
+        return -distances.min(axis=1)
+
+    def _details(self, features):
+        raise NotImplementedError
+
+    def _class_names(self, n_features):
+        return self.classes_
+
+    def _state(self):
+        raise NotImplementedError
+
+    def _restore(self, tensors, values):
+        raise NotImplementedError

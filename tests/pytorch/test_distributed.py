@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import time
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import distributed_jobs as made  # noqa: E402
+from networks import mlp  # noqa: E402
 
-from gem_ood import GEM  # noqa: E402
+from gem_ood import GEM, MSP  # noqa: E402
 from gem_ood.errors import InputError  # noqa: E402
 from gem_ood.gaussians import collect  # noqa: E402
-from gem_ood.torch import distributed  # noqa: E402
+from gem_ood.torch import ODIN, OODModel, distributed  # noqa: E402
 
 #: Seconds that the processes may take on a busy machine; a group gives up a hang after 60 of them.
 PATIENCE = 150.0
@@ -260,6 +262,94 @@ def test_work_done_together_succeeds_on_all_ranks_or_fails_on_all(two):
     heard, own = two["work that fails on one rank"]
     assert str(heard).startswith("rank 1 failed: ZeroDivisionError: float division by zero; ")
     assert isinstance(own, ZeroDivisionError)
+
+
+def test_ranks_hold_the_same_bits_even_if_each_rounds_its_sums_otherwise(two):
+    first, second = two["another order of adding"]
+    assert_same_bits(first, second)
+    assert_equals_one_process([first, second], *made.rows())
+
+
+# Guards
+
+
+@pytest.fixture(scope="module")
+def guard():
+    """What one process makes of all inputs."""
+    return OODModel(mlp(), GEM()).fit(made.guard_batches(seed=1)).calibrate(made.guard_batches(seed=2)).detector
+
+
+@pytest.mark.parametrize("case", [*(f"guard, {name}" for name in made.GUARD_CUTS), "guard of a synchronized model"])
+def test_a_guard_of_two_ranks_is_that_of_one_process(two, guard, case):
+    first, second = two[case]
+    assert_same_bits(first.statistics_, second.statistics_)
+    np.testing.assert_array_equal(first.calibration_scores_, second.calibration_scores_)
+    assert first.threshold_ == second.threshold_
+    assert first.statistics_.n_rows == 400
+    np.testing.assert_allclose(first.gaussians_.covariance, guard.gaussians_.covariance, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(first.calibration_scores_, guard.calibration_scores_, rtol=1e-8)
+    np.testing.assert_allclose(first.offset_, guard.offset_, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("case", "make_guard"),
+    [
+        ("guard of logits", lambda: OODModel(mlp(), MSP())),
+        ("guard of logits, with fit", lambda: OODModel(mlp(), MSP())),
+        ("guard with noise", lambda: ODIN(mlp(), noise=0.1)),
+    ],
+    ids=["calibrated", "fitted", "noise"],
+)
+def test_a_rank_without_rows_scores_and_stores_like_the_other(two, case, make_guard):
+    whole = make_guard().calibrate(made.guard_batches(seed=2))
+    expected = whole.verdicts(made.guard_batches(seed=2))
+    for threshold, scores, verdicts in two[case]:
+        assert threshold == whole.detector.threshold_
+        np.testing.assert_array_equal(scores, whole.score_samples(made.guard_batches(0, 20, seed=1)))
+        np.testing.assert_array_equal(verdicts.p_value, expected.p_value)
+        np.testing.assert_array_equal(verdicts.is_ood, expected.is_ood)
+
+
+def test_a_synchronized_model_is_run_by_the_ranks_that_have_rows(two):
+    whole = OODModel(mlp(), MSP()).calibrate(made.guard_batches(seed=2)).detector
+    assert [detector.threshold_ for detector in two["guard of logits of a synchronized model"]] == [
+        whole.threshold_
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("NaN in fit", r"batch 3 of the loader \(counted from 0\): .* is NaN"),
+        ("NaN in calibrate", r"batch 3 of the loader \(counted from 0\): .* is NaN"),
+        ("guard, no loader on one rank", "loader is a int; pass a DataLoader"),
+    ],
+)
+def test_what_one_rank_cannot_read_is_raised_on_both(two, case, message):
+    heard, own = two[case]
+    assert isinstance(heard, InputError)
+    assert isinstance(own, InputError)
+    assert re.match(f"rank 1 failed: {message}", str(heard))
+    assert re.match(message, str(own))
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("guard of logits, no rows at all", "the loader of every rank yielded no batch; give rows to at least one"),
+        ("guard of logits, no rows to calibrate", "the loader of every rank yielded no batch; give rows to at least"),
+        ("guard of two rates", "the ranks set different thresholds from the same scores; pass the same tpr"),
+        ("guard by a second pass", "needs a second pass about the means of all ranks"),
+        ("guard of two widths", "rank 0 has rows of 3 columns but rank 1 of 4; guard the same model on every rank"),
+    ],
+)
+def test_what_no_guard_can_be_made_of_is_told_on_both_ranks(two, case, message):
+    for error in two[case]:
+        assert isinstance(error, InputError)
+        assert message in str(error)
+
+
+# Groups
 
 
 def test_a_group_of_some_ranks_leaves_the_others_out(three):

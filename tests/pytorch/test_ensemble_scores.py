@@ -426,6 +426,24 @@ def test_a_state_dict_and_a_copy_hold_the_guard(calibrated):
             torch.testing.assert_close(one, two, rtol=0.0, atol=0.0)
 
 
+@pytest.mark.parametrize("name", GUARDS)
+@pytest.mark.parametrize("is_seen_first", [False, True])
+def test_a_batch_without_inputs_has_an_answer_without_rows(name, is_seen_first):
+    guarded, inputs = GUARDS[name](), data(3)
+    if is_seen_first:
+        guarded(inputs)
+    result = guarded(inputs[:0])
+    assert (len(result.logits), result.score.shape, result.nearest_class.shape) == (0, (0,), (0,))
+    assert result.logits.shape[1] == guarded(inputs).logits.shape[1]
+
+
+def test_a_model_that_was_compiled_in_place_cannot_be_sampled():
+    model = classifier(0)
+    model.compile(backend="eager")
+    with pytest.raises(InputError, match=r"compile the guarded model: torch\.compile"):
+        MCDropout(model)
+
+
 def test_the_state_of_a_guard_with_another_score_is_refused():
     state = Ensemble(members(), score="entropy").calibrate([data(50)], progress=False).state_dict()
     with pytest.raises(InputError, match="score='entropy'"):

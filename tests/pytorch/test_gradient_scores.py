@@ -176,6 +176,117 @@ def test_the_closed_form_is_refused_where_the_layer_does_not_give_the_logits():
     torch.testing.assert_close(found, one_row_at_a_time(softened, "0", inputs), rtol=1e-12, atol=0.0)
 
 
+def positive(last, *, seed=0):
+    """Return a classifier whose last linear layer is followed by something that changes negative logits only."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 3), last).double()
+    model[0].weight.data.abs_()
+    return model
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("is_seen_first", [False, True])
+def test_neither_the_batch_nor_the_batches_before_decide_the_method(inplace, is_seen_first):
+    model = positive(nn.ReLU(inplace=inplace))
+    inputs = torch.tensor([[1.0, 2.0, 3.0, 4.0], [-1.0, 0.1, 0.2, 0.1], [1e9, 1e9, 1e9, 1e9]], dtype=torch.float64)
+    guarded = GradNorm(model)
+    if is_seen_first:
+        guarded(inputs[:1])  # its logits are positive, so a ReLU leaves them as they are
+    together = guarded(inputs).score
+    torch.testing.assert_close(together, one_row_at_a_time(model, "0", inputs), rtol=1e-12, atol=0.0)
+    alone = torch.cat([guarded(row[None]).score for row in inputs])
+    torch.testing.assert_close(alone, together, rtol=1e-12, atol=0.0)
+    with pytest.raises(InputError, match="pass method='autograd'"):
+        GradNorm(model, method="closed-form")(inputs[:1])
+
+
+class Copied(nn.Module):
+    def forward(self, logits):
+        return logits.float().clone().view(len(logits), -1).double()
+
+
+class Unrecorded(nn.Module):
+    """A classifier that records no graph, with or without something after its linear layer."""
+
+    def __init__(self, mode, last):
+        super().__init__()
+        self.mode, self.inner = mode, positive(last)
+
+    def forward(self, rows):
+        with self.mode():
+            return self.inner(rows)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_model_without_a_graph_has_the_closed_form_where_its_output_is_the_layers(mode):
+    inputs = torch.randn(5, 4, dtype=torch.float64)
+    expected = one_row_at_a_time(positive(nn.Identity()), "0", inputs)
+    found = GradNorm(Unrecorded(mode, nn.Identity()), method="closed-form")(inputs).score
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0.0)
+    for last in (nn.ReLU(inplace=True), nn.ReLU(), nn.Tanh()):
+        with pytest.raises(InputError, match=r"no gradient passes|inference"):
+            GradNorm(Unrecorded(mode, last))(inputs)
+
+
+def test_copies_of_the_logits_leave_the_closed_form_as_it_is():
+    model, inputs = positive(Copied()), torch.randn(5, 4, dtype=torch.float64)
+    found = GradNorm(model, method="closed-form")(inputs).score
+    torch.testing.assert_close(found, one_row_at_a_time(model, "0", inputs), rtol=1e-6, atol=0.0)
+
+
+class Halved(nn.Linear):
+    def forward(self, rows):
+        return super().forward(rows) / 2.0
+
+
+class Folded(nn.Module):
+    """A layer that runs on two rows per input, whose outputs side by side are the logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 3).double()
+
+    def forward(self, rows):
+        return self.linear(rows.reshape(-1, 2)).view(len(rows), 6)
+
+
+def hooked():
+    layer = nn.Linear(4, 3)
+    layer.register_forward_hook(lambda layer, args, output: output * 2.0)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(Halved(4, 3)),
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))),
+        lambda: nn.Sequential(hooked()),
+        Folded,
+    ],
+    ids=["its own forward", "its own weights", "a hook", "two rows per input"],
+)
+def test_a_linear_layer_that_is_not_plain_has_no_closed_form(make):
+    torch.manual_seed(0)
+    model, inputs = make().double(), torch.randn(5, 4, dtype=torch.float64)
+    guarded = GradNorm(model)
+    name = guarded.layer
+    torch.testing.assert_close(guarded(inputs).score, one_row_at_a_time(model, name, inputs), rtol=1e-12, atol=0.0)
+    with pytest.raises(InputError, match="pass method='autograd'"):
+        GradNorm(model, method="closed-form")(inputs)
+
+
+@pytest.mark.parametrize("name", GUARDS)
+@pytest.mark.parametrize("is_seen_first", [False, True])
+def test_a_batch_without_inputs_has_an_answer_without_rows(name, is_seen_first):
+    guarded = GUARDS[name](network())
+    if is_seen_first:
+        guarded(images(3))
+    result = guarded(images(0))
+    assert (result.logits.shape, result.score.shape, result.nearest_class.shape) == ((0, 5), (0,), (0,))
+    assert guarded(images(3)).score.shape == (3,)
+
+
 def test_memory_is_bounded_by_chunks_that_change_nothing(monkeypatch):
     model, inputs = network(), images(7)
     whole = GradNorm(model, "block")(inputs).score
@@ -436,7 +547,7 @@ def test_the_file_of_another_guard_is_refused(tmp_path):
     with pytest.raises(FileFormatError, match=r"gem_ood.torch.GradNorm.load"):
         ODIN.load(network(), tmp_path / "guard.safetensors")
     gem_ood.Energy().fit(np.eye(5)).save(tmp_path / "energy.safetensors")
-    with pytest.raises(InputError, match="scores with MSP but was handed a Energy"):
+    with pytest.raises((FileFormatError, InputError), match="a ODIN scores otherwise than a detector by itself"):
         ODIN.load(network(), tmp_path / "energy.safetensors")
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 from gem_ood import GEM, MSP  # noqa: E402
 from gem_ood.errors import InputError  # noqa: E402
 from gem_ood.torch import OODModel  # noqa: E402
-from gem_ood.torch.layers import evaluating, pooled, unwrapped, without_compilation  # noqa: E402
+from gem_ood.torch.layers import _Capture, evaluating, pooled, unwrapped, without_compilation  # noqa: E402
 
 
 def read(model, inputs, layer="auto", **options):
@@ -88,6 +88,23 @@ def test_volumes_are_averaged_over_their_positions():
     model = nn.Sequential(nn.Conv3d(1, 4, 2), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 3))
     volumes = torch.randn(5, 1, 4, 5, 6)
     torch.testing.assert_close(read(model, volumes, "0")[0], model[0](volumes).mean((2, 3, 4)).detach())
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2], ids=["convolution", "normalization", "pooling"])
+def test_positions_in_one_dimension_are_averaged_where_the_layer_has_them_last(layer):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(16, 3)).eval()
+    signals = torch.randn(5, 2, 10)
+    torch.testing.assert_close(read(model, signals, str(layer))[0], model[: layer + 1](signals).mean(2).detach())
+
+
+def test_three_axes_that_may_be_tokens_or_positions_are_refused_with_both_readings():
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    signals = torch.randn(5, 2, 10)
+    with pytest.raises(InputError, match=r"'mean-token' if .* tokens .*, lambda maps: maps\.mean\(2\) if .* positions"):
+        read(model, signals, "1")
+    found = read(model, signals, "1", pool=lambda maps: maps.mean(2))[0]
+    torch.testing.assert_close(found, torch.relu(model[0](signals)).mean(2).detach())
 
 
 class Positions(nn.Module):
@@ -276,6 +293,60 @@ def test_a_compiled_model_is_run_uncompiled_and_this_is_said():
     assert without_compilation(model) is model
 
 
+def test_a_model_compiled_in_place_or_inside_a_wrapper_is_refused_with_the_remedy():
+    in_place = mlp()
+    in_place.compile(backend="eager")
+    inside = nn.DataParallel(torch.compile(mlp(), backend="eager"))
+    around = nn.DataParallel(mlp())
+    around.compile(backend="eager")
+    for model in (in_place, nn.DataParallel(in_place), inside, around):
+        with pytest.raises(InputError, match=r"compiled .* compile the guarded model: torch\.compile\(OODModel"):
+            OODModel(model, GEM())
+        OODModel(model, MSP())(blobs(2)[0])  # a score of logits looks into nothing
+
+
+def test_a_model_that_is_compiled_after_its_guard_was_made_is_named_as_the_cause():
+    model, inputs = mlp(), blobs(20)[0]
+    guarded = OODModel(model, GEM(), "5")
+    model.eval().compile(backend="eager")
+    with torch.inference_mode():
+        model(inputs)
+    with pytest.raises(InputError, match="compile the guarded model"):
+        guarded.features([inputs])
+
+
+class Placed(torch.Tensor):
+    """Rows that say they are on another device."""
+
+    @property
+    def device(self):
+        return self.place
+
+    def to(self, device):
+        assert device == torch.device("cuda", 1)
+        return self.as_subclass(torch.Tensor)
+
+
+def placed(rows, place):
+    tensor = torch.tensor(rows).as_subclass(Placed)
+    tensor.place = torch.device("cuda", place)
+    return tensor
+
+
+@pytest.mark.parametrize("form", [lambda rows: rows, lambda rows: (rows, None)], ids=["tensor", "tuple"])
+def test_rows_of_several_devices_are_joined_in_the_order_of_the_devices(form):
+    capture = _Capture({})
+    capture.start(of_all_threads=True)
+    for place, rows in ((0, [[3.0], [4.0]]), (2, [[5.0]]), (1, [[1.0], [2.0]])):
+        thread = threading.Thread(target=capture.keep, args=("head", form(placed(rows, place))))
+        thread.start()
+        thread.join(20)
+    name, count, features = capture.take([torch.device("cuda", place) for place in (1, 0, 2)])
+    assert (name, count, features[:, 0].tolist()) == ("head", 1, [1.0, 2.0, 3.0, 4.0, 5.0])
+    capture.stop()
+    assert capture._seen == {}
+
+
 # Bad input
 
 
@@ -433,6 +504,23 @@ def test_captured_features_are_not_kept_alive():
     assert alive == []
 
 
+def test_an_attached_guard_keeps_nothing_of_passes_that_are_not_its_own():
+    model, inputs = mlp(), blobs(5)[0]
+    with OODModel(model, GEM(), "5") as guarded:
+        threads = [threading.Thread(target=model, args=(inputs,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+            thread.join(20)
+        model(inputs)
+        guarded.features([inputs])
+        with pytest.raises(RuntimeError):
+            guarded.features([torch.ones(2, 9)])
+        assert guarded._reader._attached._seen == {}
+        gc.collect()
+        alive = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor and thing.shape == (5, 6)]
+        assert alive == []
+
+
 def test_evaluation_mode_is_given_back_part_by_part():
     model = mlp().train()
     model[1].eval()
@@ -446,8 +534,12 @@ def test_evaluation_mode_is_given_back_part_by_part():
     assert training_flags(model) == before
 
 
-def test_one_thread_does_not_resume_training_under_another():
+@pytest.mark.parametrize(
+    "wrap", [lambda model: model, nn.DataParallel, lambda model: nn.ModuleList([model])], ids=range(3)
+)
+def test_one_thread_does_not_resume_training_under_another(wrap):
     model = mlp().train()
+    wrapper = wrap(model)
     inside, leave = threading.Event(), threading.Event()
 
     def hold():
@@ -458,9 +550,11 @@ def test_one_thread_does_not_resume_training_under_another():
     thread = threading.Thread(target=hold)
     thread.start()
     assert inside.wait(20)
-    with evaluating(model):
+    with evaluating(wrapper):
         pass
     assert not any(training_flags(model))
-    leave.set()
-    thread.join(20)
-    assert all(training_flags(model))
+    with evaluating(wrapper):
+        leave.set()
+        thread.join(20)
+        assert not any(training_flags(model))
+    assert all(training_flags(wrapper))

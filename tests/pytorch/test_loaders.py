@@ -256,7 +256,11 @@ def spoiled(value, batch=2):
         ([{"pixels": INPUTS, "kind": LABELS}], "mapping holds 'kind', which the forward of Pixels does not take"),
         ([(INPUTS, LABELS[:7])], "batch 0 .* has 7 labels but the model gave 120 rows"),
         ([(INPUTS, 3)], "yielded one label, 3, for a whole batch"),
-        ([(INPUTS, torch.eye(3)[LABELS])], r"labels must have one dimension but has shape \(120, 3\)"),
+        ([(INPUTS, torch.eye(3)[LABELS])], r"second has shape \(120, 3\) .* one label per input .* pass unpack="),
+        ([(INPUTS, torch.ones(120, 4), LABELS)], r"3 parts .* \(120, 4\) .* unpack= .*batch\[1\]\), batch\[-1\]\)"),
+        ([(INPUTS, torch.ones(120, 4).long(), LABELS)], r"3 parts .* second has shape \(120, 4\) and type int64"),
+        ([(INPUTS, torch.ones(120, 4).bfloat16())], r"2 parts .* unpack= .* \(\(batch\[0\], batch\[1\]\), None\)"),
+        ([(INPUTS, torch.ones(120), LABELS)], r"second has shape \(120,\) and type float32"),
         ([(INPUTS, LABELS + 0.5)], "labels are whole numbers or strings"),
         ([(INPUTS.numpy(), LABELS)], "inputs of type ndarray; let it yield tensors"),
         ([("text", LABELS)], "inputs of type str; let it yield tensors"),
@@ -276,6 +280,10 @@ def spoiled(value, batch=2):
         "too few labels",
         "one label",
         "one-hot labels",
+        "a mask before the labels",
+        "a mask of whole numbers before the labels",
+        "a mask and no labels",
+        "weights before the labels",
         "fractional labels",
         "arrays",
         "text",
@@ -319,7 +327,27 @@ def test_the_pass_stops_at_the_first_bad_batch():
     assert counted.n_calls == 2
 
 
+@pytest.mark.parametrize("verb", ["calibrate", "score_samples", "verdicts", "features"])
+def test_a_mask_is_not_dropped_where_labels_are_not_needed(verb):
+    guarded = OODModel(mlp(), GEM()).fit(BATCHES).calibrate(BATCHES)
+    with pytest.raises(InputError, match="pass unpack="):
+        getattr(guarded, verb)([(INPUTS, torch.ones(120, 4), LABELS)])
+
+
 # Small pieces
+
+
+class Watched(torch.Tensor):
+    """A tensor that tells how it was moved."""
+
+    def to(self, device, *, non_blocking):
+        return torch.device(device).type, non_blocking
+
+
+def test_a_copy_to_the_processor_is_waited_for():
+    tensor = torch.zeros(1).as_subclass(Watched)
+    assert moved(tensor, torch.device("cpu")) == ("cpu", False)
+    assert moved(tensor, torch.device("cuda")) == ("cuda", True)
 
 
 def test_tensors_are_found_moved_and_cut_inside_anything():

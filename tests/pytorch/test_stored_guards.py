@@ -10,13 +10,14 @@ torch = pytest.importorskip("torch")
 from networks import ConvNet, blob_batches, blobs, mlp  # noqa: E402
 from safetensors.numpy import load_file as read_arrays  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
+from sklearn.base import clone  # noqa: E402
 from torch import nn  # noqa: E402
 
 import gem_ood  # noqa: E402
 from gem_ood import GEM, MSP, Head, Mahalanobis, storage  # noqa: E402
 from gem_ood.detectors import available, make  # noqa: E402
 from gem_ood.errors import FileFormatError, InputError, NotFittedError  # noqa: E402
-from gem_ood.torch import OODModel  # noqa: E402
+from gem_ood.torch import ODIN, MCDropout, OODModel  # noqa: E402
 
 TRAIN, HELD_OUT = blob_batches(300, seed=1), blob_batches(200, seed=2)
 INPUTS = blobs(30, seed=3)[0]
@@ -31,6 +32,10 @@ def assert_same(found, expected):
     mine, other = found(INPUTS), expected(INPUTS)
     for name in ("logits", "score", "p_value", "is_ood", "nearest_class"):
         assert torch.equal(getattr(mine, name), getattr(other, name)), name
+
+
+def last_hidden(output):
+    return output
 
 
 # Files
@@ -68,7 +73,7 @@ def test_a_file_of_a_detector_alone_guards_a_model(guarded, tmp_path):
         OODModel.load(mlp(), tmp_path / "detector.safetensors", layer="3")
 
 
-def test_options_are_stored_and_may_be_replaced(tmp_path):
+def test_options_are_stored(tmp_path):
     images = torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     guarded = OODModel(ConvNet(), Mahalanobis(), "block", input_noise=0.01, channel_std=[0.5])
     guarded.fit([(images, torch.arange(40) % 3)]).calibrate([images])
@@ -76,9 +81,68 @@ def test_options_are_stored_and_may_be_replaced(tmp_path):
     loaded = OODModel.load(ConvNet(), tmp_path / "guard.safetensors")
     assert (loaded.layer, loaded.input_noise, loaded.channel_std) == ("block", 0.01, (0.5,))
     assert torch.equal(loaded(images).score, guarded(images).score)
-    plain = OODModel.load(ConvNet(), tmp_path / "guard.safetensors", input_noise=0.0, dtype=torch.float32)
-    assert plain(images).score.dtype == torch.float32
-    assert (plain(images).score.double() != guarded(images).score).any()
+    again = {"pool": "mean", "input_noise": 0.01, "channel_std": (0.5,)}
+    narrow = OODModel.load(ConvNet(), tmp_path / "guard.safetensors", dtype=torch.float32, **again)
+    assert narrow(images).score.dtype == torch.float32
+    torch.testing.assert_close(narrow(images).score.double(), guarded(images).score, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make_guard", "option"),
+    [
+        (lambda: OODModel(mlp(), MSP()), {"input_noise": 3.0}),
+        (lambda: OODModel(mlp(), MSP(), input_noise=0.1), {"input_noise": 0.0}),
+        (lambda: OODModel(mlp(), MSP(), input_noise=0.1), {"channel_std": [0.5, 1.0, 1.0, 1.0]}),
+        (lambda: OODModel(mlp(), GEM()), {"layer": "2"}),
+        (lambda: OODModel(mlp(), GEM()), {"layer": last_hidden}),
+        (lambda: OODModel(mlp(), GEM()), {"pool": "first-token"}),
+        (lambda: OODModel(mlp(), GEM()), {"detector": GEM()}),
+        (lambda: MCDropout(mlp()), {"seed": 5}),
+        (lambda: MCDropout(mlp()), {"score": "entropy"}),
+        (lambda: ODIN(mlp()), {"noise": 0.1}),
+        (lambda: ODIN(mlp()), {"temperature": 1000.0}),
+    ],
+    ids=[
+        "noise",
+        "no noise",
+        "noise of another size",
+        "another layer",
+        "a function for a layer",
+        "another pool",
+        "another detector",
+        "another seed",
+        "another score",
+        "noise of ODIN",
+        "temperature of ODIN",
+    ],
+)
+def test_options_that_would_change_scores_are_refused(make_guard, option, tmp_path):
+    path = tmp_path / "guard.safetensors"
+    guarded = make_guard().fit(TRAIN).calibrate(HELD_OUT)
+    guarded.save(path)
+    kind, name = type(guarded), next(iter(option))
+    with pytest.raises(
+        InputError, match=f"{name}=.* would change the scores .*; leave it out, or make a new {kind.__name__}"
+    ):
+        kind.load(mlp(), path, **option)
+
+
+@pytest.mark.parametrize("kind", [ODIN, MCDropout])
+def test_a_guard_that_makes_its_own_detector_is_not_made_of_a_detector_alone(kind, tmp_path):
+    path = tmp_path / "detector.safetensors"
+    OODModel(mlp(), MSP()).calibrate(HELD_OUT).detector.save(path)
+    with pytest.raises(FileFormatError, match=f"holds a detector alone, and a {kind.__name__} scores otherwise"):
+        kind.load(mlp(), path)
+
+
+def test_a_file_of_a_detector_alone_takes_layer_and_pool_but_no_noise(tmp_path):
+    path = tmp_path / "detector.safetensors"
+    options = {"layer": "2", "pool": lambda rows: rows[:, :3]}
+    guarded = OODModel(mlp(), GEM(), **options).fit(TRAIN).calibrate(HELD_OUT)
+    guarded.detector.save(path)
+    assert_same(OODModel.load(mlp(), path, **options, input_noise=0.0), guarded)
+    with pytest.raises(InputError, match=r"input_noise=0\.1 would change the scores"):
+        OODModel.load(mlp(), path, **options, input_noise=0.1)
 
 
 def test_an_uncalibrated_guard_is_stored_too(tmp_path):
@@ -90,10 +154,6 @@ def test_an_unfitted_guard_cannot_be_stored(tmp_path):
     with pytest.raises(NotFittedError, match="before save"):
         OODModel(mlp(), GEM()).save(tmp_path / "guard.safetensors")
     assert list(tmp_path.iterdir()) == []
-
-
-def last_hidden(output):
-    return output
 
 
 @pytest.mark.parametrize(("option", "value"), [("layer", last_hidden), ("pool", lambda rows: rows[:, :3])])
@@ -139,8 +199,21 @@ def rewritten(path, **changes):
         ({"kind": "OODModel", "settings": {"layer": "lost"}}, InputError, "layer is 'lost', which is no layer"),
         ({"kind": "OODModel", "settings": {"layer": 7}}, InputError, "layer is 7, which is no layer"),
         ({"kind": "OODModel", "settings": {"pool": 7}}, InputError, "pool is 7; pass 'mean'"),
+        ({"kind": "OODModel", "settings": {"dtype": "hub"}}, FileFormatError, "has the unknown dtype 'hub' in its hea"),
+        ({"kind": "OODModel", "settings": {"dtype": [1]}}, FileFormatError, r"has the unknown dtype \[1\] in its head"),
     ],
-    ids=["text", "empty", "no settings", "foreign kind", "unknown option", "lost layer", "odd layer", "odd pool"],
+    ids=[
+        "text",
+        "empty",
+        "no settings",
+        "foreign kind",
+        "unknown option",
+        "lost layer",
+        "odd layer",
+        "odd pool",
+        "no dtype",
+        "odd dtype",
+    ],
 )
 def test_a_damaged_header_is_told_in_one_line(guarded, tmp_path, guard, error, message):
     path = tmp_path / "guard.safetensors"
@@ -223,6 +296,39 @@ def test_a_state_that_does_not_fit_leaves_the_guard_as_it_was(guarded):
         assert guarded.detector.offset_ == offset
     with pytest.raises(InputError, match="a GEM of features cannot replace one of logits"):
         OODModel(mlp(), MSP()).set_extra_state(guarded.get_extra_state())
+
+
+@pytest.mark.parametrize("detector", [GEM(priors="empirical"), MSP()], ids=str)
+def test_the_state_of_an_unfitted_guard_makes_a_fitted_one_unfitted(detector):
+    guarded = OODModel(mlp(), detector).fit(TRAIN).calibrate(HELD_OUT)
+    options = detector.get_params()
+    unfitted = OODModel(mlp(seed=9), clone(detector))
+    guarded.load_state_dict(unfitted.state_dict())
+    assert torch.equal(guarded.model.eval()(INPUTS), unfitted.model.eval()(INPUTS))
+    assert guarded.get_extra_state().numel() == 0
+    assert not guarded.detector.is_calibrated
+    assert guarded.detector.get_params() == options
+    if isinstance(detector, GEM):
+        with pytest.raises(NotFittedError):
+            guarded(INPUTS)
+    else:
+        assert guarded(INPUTS).is_ood is None
+
+
+def test_a_score_of_logits_that_was_only_calibrated_is_stored(tmp_path):
+    guarded = OODModel(mlp(), MSP()).calibrate(HELD_OUT)
+    other = OODModel(mlp(seed=9), MSP())
+    other.load_state_dict(guarded.state_dict())
+    assert_same(other, guarded)
+    guarded.save(tmp_path / "guard.safetensors")
+    assert_same(OODModel.load(mlp(), tmp_path / "guard.safetensors"), guarded)
+
+
+def test_a_threshold_for_an_unknown_number_of_logits_is_not_left_out_in_silence():
+    guarded = OODModel(mlp(), MSP())
+    guarded.detector.calibrate_scores(np.linspace(0.3, 0.9, 100))
+    with pytest.raises(NotFittedError, match="call fit"):
+        guarded.state_dict()
 
 
 def test_a_score_of_features_through_a_head_may_take_the_place_of_another(guarded):

@@ -5,7 +5,7 @@ tensor of logits, a tuple that begins with one, or an object with `logits`, as H
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,13 @@ from torch import Tensor, nn
 from gem_ood.errors import InputError
 from gem_ood.torch.layers import unwrapped
 
-__all__ = ["Batch", "Unpack", "as_arguments", "as_batch", "first_rows", "logits_of", "moved"]
+__all__ = ["Arguments", "Batch", "Unpack", "as_arguments", "as_batch", "first_rows", "logits_of", "moved"]
 
 #: Where a mapping keeps its labels, in the order in which they are looked for.
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
+
+#: What a model's forward takes, by place and by name.
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 Unpack = Callable[[Any], tuple[Any, Any]]
 
@@ -42,6 +45,9 @@ class Batch:
 def as_batch(item: Any, model: nn.Module, unpack: Unpack | None = None) -> Batch:
     """Return what a loader yielded as arguments and labels.
 
+    Of a tuple without `unpack`, the first part is the inputs and the second the labels; what follows the labels is
+    left aside. A second part that cannot be labels is refused: it may be an input, such as the mask of token ids.
+
     >>> as_batch((torch.zeros(2, 3), torch.tensor([0, 1])), nn.Linear(3, 2)).labels
     array([0, 1])
     """
@@ -52,7 +58,7 @@ def as_batch(item: Any, model: nn.Module, unpack: Unpack | None = None) -> Batch
         labels = None if name is None else item[name]
         inputs = {key: value for key, value in item.items() if key != name}
     elif isinstance(item, tuple | list) and item:
-        inputs, labels = item[0], item[1] if len(item) > 1 else None
+        inputs, labels = item[0], _second_as_labels(item) if len(item) > 1 else None
     else:
         inputs, labels = item, None
     args, kwargs = as_arguments(inputs, model)
@@ -68,7 +74,23 @@ def _pair(unpacked: Any) -> tuple[Any, Any]:
     return inputs, labels
 
 
-def as_arguments(inputs: Any, model: nn.Module) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _second_as_labels(item: Sequence[Any]) -> NDArray[Any] | None:
+    if item[1] is None:
+        return None
+    labels = _labels(item[1])
+    is_column = labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1)
+    # Whole numbers may come as floats; with more to follow, floats are more likely another input.
+    if not is_column or (len(item) > 2 and labels.dtype.kind == "f"):
+        last = "batch[-1]" if len(item) > 2 else "None"
+        raise InputError(
+            f"the loader yielded {len(item)} parts of which the second has shape {labels.shape} and type "
+            f"{labels.dtype}, where one label per input was expected; pass unpack= a function that returns (inputs, "
+            f"labels), such as lambda batch: ((batch[0], batch[1]), {last}) if the model takes both"
+        )
+    return labels
+
+
+def as_arguments(inputs: Any, model: nn.Module) -> Arguments:
     """Return inputs as the arguments of the model's forward: a mapping by keyword, a tuple by place.
 
     >>> as_arguments({"pixels": torch.zeros(1)}, nn.Linear(1, 1))
@@ -96,6 +118,17 @@ def as_arguments(inputs: Any, model: nn.Module) -> tuple[tuple[Any, ...], Mappin
     return (inputs,), {}
 
 
+def opened(mapping: Mapping[str, Any], model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a batch that is a mapping as arguments of the model: by keyword, without labels, if it takes their names.
+
+    >>> opened({"input": torch.zeros(1), "labels": torch.zeros(1)}, nn.Linear(1, 1))
+    ((), {'input': tensor([0.])})
+    """
+    inputs = {name: value for name, value in mapping.items() if name not in LABEL_NAMES}
+    taken = _accepted(model)
+    return ((), inputs) if taken is None or set(inputs) <= taken else ((mapping,), {})
+
+
 def _accepted(model: nn.Module) -> set[str] | None:
     """Return the names that the model's forward takes, or None if it takes any."""
     parameters = inspect.signature(unwrapped(model).forward).parameters
@@ -105,7 +138,9 @@ def _accepted(model: nn.Module) -> set[str] | None:
 
 
 def _labels(labels: Any) -> NDArray[Any]:
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if isinstance(labels, Tensor):
+        labels = (labels.float() if labels.dtype == torch.bfloat16 else labels).detach().cpu().numpy()
+    array = np.asarray(labels)
     if array.ndim == 0:
         raise InputError(f"the loader yielded one label, {labels!r}, for a whole batch; let it yield one per input")
     return array
@@ -119,7 +154,9 @@ def moved(value: Any, device: torch.device | None) -> Any:
     """
     if device is None:
         return value
-    return mapped(value, lambda tensor: tensor.to(device, non_blocking=True))
+    # Only copies to a device wait for their turn there; one to the processor would be read before it is complete.
+    non_blocking = device.type != "cpu"
+    return mapped(value, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 def first_rows(value: Any, n_rows: int) -> Any:

@@ -15,12 +15,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_scores, refuse_non_finite
 from gem_ood.gaussians import Statistics
 
-__all__ = ["agree", "all_reduce", "gather_scores", "together"]
+__all__ = ["agree", "agree_on_width", "all_reduce", "gather_scores", "together", "without_synchronization"]
 
 #: An error message longer than this is cut, so that an exchange stays small.
 LONGEST_MESSAGE = 2000
@@ -97,6 +99,25 @@ def gather_scores(scores: ArrayLike, *, group: "dist.ProcessGroup | None" = None
     return np.concatenate(_gather(own, lengths, group))
 
 
+def agree_on_width(n_columns: int | None, *, group: "dist.ProcessGroup | None" = None) -> int | None:
+    """Return how many columns the rows of all ranks have; a rank without rows passes None. None where none has rows.
+
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> agree_on_width(3)
+    3
+    >>> dist.destroy_process_group()
+    """
+    reports = _exchange("agree_on_width", lambda: {"width": n_columns}, group)
+    full = [(rank, report["width"]) for rank, report in enumerate(reports) if report["width"] is not None]
+    for rank, width in full:
+        if width != full[0][1]:
+            ours, theirs = _name(full[0][0], group), _name(rank, group)
+            raise InputError(
+                f"{ours} has rows of {full[0][1]} columns but {theirs} of {width}; guard the same model on every rank"
+            )
+    return full[0][1] if full else None
+
+
 def agree(error: BaseException | None, *, group: "dist.ProcessGroup | None" = None) -> None:
     """Return nothing where no rank came with an error; otherwise raise on every rank, so that none waits for another.
 
@@ -117,6 +138,17 @@ def agree(error: BaseException | None, *, group: "dist.ProcessGroup | None" = No
     with suppress(Exception):  # the others hear of it where they can be reached; this rank has its own error to raise
         _exchange("agree", lambda: {"error": _message(error)}, group)
     raise error
+
+
+def without_synchronization(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel, whose forward waits for that of every other rank.
+
+    Ranks judge different numbers of batches, and gradients for a training step are never taken here.
+
+    >>> without_synchronization(nn.Identity())
+    Identity()
+    """
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 # What the ranks tell each other

@@ -20,7 +20,7 @@ from gem_ood.detectors import MSP, Detector, MaxLogit
 from gem_ood.errors import InputError
 from gem_ood.torch.batches import as_arguments, first_rows, logits_of, mapped, tensors_of
 from gem_ood.torch.gradients import ReadyGuard
-from gem_ood.torch.layers import unwrapped
+from gem_ood.torch.layers import refuse_compiled, unwrapped
 from gem_ood.torch.scorers import precise
 from gem_ood.torch.streaming import Reading
 
@@ -182,6 +182,7 @@ class MCDropout(_Committee):
         if not isinstance(seed, int):
             raise InputError(f"seed is {seed!r}; pass a whole number")
         super().__init__(model, score, dtype)
+        refuse_compiled(self.model)
         self.n_passes, self.seed = n_passes, seed
         self._axes: dict[Call, int] = {}
         self._dropouts()
@@ -201,8 +202,10 @@ class MCDropout(_Committee):
         return found
 
     def _members(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-        self._find_axes(args, kwargs)
         n_rows = next((tensor.shape[0] for tensor in tensors_of((args, kwargs)) if tensor.ndim), 1)
+        if n_rows == 0:
+            return [logits_of(unwrapped(self.model)(*args, **kwargs))] * self.n_passes
+        self._find_axes(args, kwargs)
         masks = (_Masks(self._axes, n_rows, f"{self.seed}/{place}") for place in range(self.n_passes))
         return [self._pass(mask, args, kwargs) for mask in masks]
 

@@ -17,7 +17,7 @@ from gem_ood.torch.batches import Unpack, logits_of, mapped
 from gem_ood.torch.guarded import OODModel
 from gem_ood.torch.layers import unwrapped
 from gem_ood.torch.noise import recording_gradients, without_inference
-from gem_ood.torch.row_gradients import Tap, row_norms, skeleton, weights_of
+from gem_ood.torch.row_gradients import Tap, is_plain_linear, row_norms, skeleton, weights_of
 from gem_ood.torch.scorers import precise
 from gem_ood.torch.streaming import Reading
 
@@ -154,10 +154,11 @@ class GradNorm(ReadyGuard):
         # The rows are one column of ready scores, and the largest of one number is that number.
         super().__init__(model, MaxLogit(), layer, pool=_flattened, dtype=dtype)
         self.temperature, self.method = float(temperature), method
-        self._is_closed_form, self._gives_logits, self._rows_are_first = method != "autograd", False, False
+        self._rows_are_first = False
+        #: Whether the layer's output is the logits, which the structure of the model says once and for all.
+        self._is_closed_form: bool | None = False if method == "autograd" else None
         if self.layer is not None:
             weights_of(self._module(), self.layer)
-            self._is_closed_form &= method == "closed-form" or isinstance(self._module(), nn.Linear)
 
     def _needs_features(self, detector: Detector) -> bool:
         return True
@@ -174,35 +175,48 @@ class GradNorm(ReadyGuard):
         return module
 
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
-        logits = norms = None
-        if self._is_closed_form or self.layer is None:
-            logits, norms = self._in_closed_form(args, kwargs)
-        if norms is None:
-            logits, norms = self._by_autograd(args, kwargs)
-        assert logits is not None
-        return Reading(logits, norms[:, None], logits.argmax(1))
-
-    # The closed form
-
-    def _in_closed_form(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-        assert self._reader is not None
-        with torch.no_grad():
-            output, features = self._reader.run(self.model, args, kwargs)
-            logits = logits_of(output)
-            if not torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-                # Where code is traced, there are no numbers to look at: what the last pass showed still holds.
-                self._gives_logits = _gives(self._module(), features, logits)
-            if self._is_closed_form and self._gives_logits:
-                lengths = features.to(precise(features)).abs().sum(1)
-                pull = ((logits.to(lengths.dtype) / self.temperature).softmax(1) - 1.0 / logits.shape[1]).abs().sum(1)
-                return logits, lengths * pull / self.temperature
-        if self.method == "closed-form":
+        if self.layer is None:
+            self._run(args, kwargs)  # the linear layer that runs last is known after a pass
+        if self._is_closed_form is None:
+            self._is_closed_form = self._gives_logits(args, kwargs)
+        if self.method == "closed-form" and not self._is_closed_form:
             raise InputError(
                 f"layer {self.layer!r} is not the linear layer whose output is the logits, and only that one has a "
                 f"closed form; pass method='autograd'"
             )
-        self._is_closed_form = False
-        return logits, None
+        logits, norms = (self._in_closed_form if self._is_closed_form else self._by_autograd)(args, kwargs)
+        return Reading(logits, norms[:, None], logits.argmax(1))
+
+    # The closed form
+
+    def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        assert self._reader is not None
+        with torch.no_grad():
+            output, features = self._reader.run(self.model, args, kwargs)
+        return logits_of(output), features
+
+    def _in_closed_form(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            logits, features = self._run(args, kwargs)
+            lengths = features.to(precise(features)).abs().sum(1)
+            pull = ((logits.to(lengths.dtype) / self.temperature).softmax(1) - 1.0 / logits.shape[1]).abs().sum(1)
+            return logits, lengths * pull / self.temperature
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _gives_logits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the layer is a plain linear one and nothing but copies lies between its output and the logits.
+
+        Numbers cannot say this: a ReLU after the layer shows only in inputs that have a negative logit.
+        """
+        layer = self._module()
+        if not is_plain_linear(layer):
+            return False
+        tap = Tap(layer)
+        with recording_gradients():
+            args, kwargs = mapped((args, dict(kwargs)), without_inference)
+            with tap:
+                logits = logits_of(unwrapped(self.model)(*args, **kwargs))
+        return tap.is_copied_to(logits)
 
     # Any layer
 
@@ -214,6 +228,8 @@ class GradNorm(ReadyGuard):
             with tap:
                 logits = logits_of(model(*args, **kwargs))
             run = tap.taken(name, len(logits))
+            if len(logits) == 0:
+                return logits.detach(), logits.new_zeros(0, dtype=precise(logits))
             log_probabilities = (logits.to(precise(logits)) / self.temperature).log_softmax(1)
             divergences = -log_probabilities.mean(1)  # from the uniform distribution, up to a constant
             pulls = run.pulls(divergences)
@@ -226,14 +242,3 @@ class GradNorm(ReadyGuard):
 
 def _flattened(features: Tensor) -> Tensor:
     return features.flatten(1) if features.ndim > 1 else features[:, None]
-
-
-def _gives(layer: nn.Module, features: Tensor, logits: Tensor) -> bool:
-    """Return whether these logits are the layer's weights and bias applied to the features."""
-    if not isinstance(layer, nn.Linear) or features.shape[1] != layer.in_features or len(features) != len(logits):
-        return False
-    expected = nn.functional.linear(features, layer.weight, layer.bias)
-    if expected.shape != logits.shape:
-        return False
-    rounding = torch.finfo(logits.dtype).eps ** 0.5 * (1.0 + logits.abs().max())
-    return not bool((expected - logits).abs().max() > rounding)  # what is not a number is refused later

@@ -2,33 +2,31 @@
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import chain, islice
+from itertools import islice
 from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from gem_ood.detectors import Detector, GaussianDetector, LogitDetector, Verdicts
-from gem_ood.errors import InputError
-from gem_ood.gaussians import Statistics
-from gem_ood.torch import distributed as processes
-from gem_ood.torch.batches import Batch, Unpack, first_rows, logits_of, mapped
-from gem_ood.torch.judging import Judge, OODResult, model_rounding
+from gem_ood.detectors import Detector, GaussianDetector, LogitDetector
+from gem_ood.errors import InputError, NotFittedError
+from gem_ood.torch.batches import Arguments, Batch, Unpack, logits_of, opened
+from gem_ood.torch.distributed import together, without_synchronization
+from gem_ood.torch.judging import OODResult, noise_rounding
 from gem_ood.torch.layers import FeatureReader, Layer, Pool, evaluating, without_compilation
 from gem_ood.torch.noise import check_noise, with_noise
-from gem_ood.torch.scorers import as_array
+from gem_ood.torch.ranks import calibrate_on_ranks, fit_on_ranks, gathered
 from gem_ood.torch.storing import StoredGuard
-from gem_ood.torch.streaming import Reading, RowBatches, device_of, read_loader, refuse_non_finite_rows
+from gem_ood.torch.streaming import Reading, RowBatches, device_of, refuse_non_finite_rows, require_loader
+from gem_ood.torch.whole_loaders import LoaderGuard, Scored
 
 __all__ = ["OODModel"]
 
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
-
-class OODModel(StoredGuard):
+class OODModel(LoaderGuard, StoredGuard):
     """A classifier with a guard: it answers with the model's logits and what the detector says of each input.
 
     The model is used as it is and never changed. A detector of features reads the input of the last linear layer
@@ -36,7 +34,7 @@ class OODModel(StoredGuard):
 
     Args:
         model: Any classifier whose forward returns logits, or an output that has them.
-        detector: An array detector such as `GEM()`, fitted or not.
+        detector: An array detector such as `GEM()`, fitted or not. It is used, not copied: give each guard its own.
         layer: "auto" for the linear layer that runs last, the name of a layer (a linear layer gives its input, any
             other its output), or a function from the model's output to features.
         pool: How features that are no rows become rows: "mean" averages spatial maps over their positions;
@@ -54,8 +52,6 @@ class OODModel(StoredGuard):
     >>> guarded(torch.tensor([[0.0, 0.0], [60.0, -80.0]])).is_ood
     tensor([False,  True])
     """
-
-    _judge: Judge | None
 
     def __init__(
         self,
@@ -103,11 +99,19 @@ class OODModel(StoredGuard):
 
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         """Return logits and the rows that the detector is fitted to, from one forward pass."""
+        model = without_synchronization(self.model)
         if self._reader is None:
-            logits = logits_of(self.model(*args, **kwargs))
+            logits = logits_of(model(*args, **kwargs))
             return Reading(logits, logits)
-        output, features = self._reader.run(self.model, args, kwargs)
-        return Reading(logits_of(output), features)
+        output, features = self._reader.run(model, args, kwargs)
+        logits = logits_of(output)
+        if _is_eager() and len(features) != len(logits):
+            raise InputError(
+                f"the model gave {len(logits)} rows of logits but {len(features)} rows of features in layer "
+                f"{self.layer!r}, where one of each per input was expected; pass pool= a function that makes one row "
+                f"per input, or layer= another layer"
+            )
+        return Reading(logits, features)
 
     def _read_to_score(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         """Return logits and the rows that are scored: with input noise, those of the moved inputs."""
@@ -160,32 +164,24 @@ class OODModel(StoredGuard):
                 data, so that every process holds the same fit.
         """
         is_of_logits = isinstance(self.detector, LogitDetector)
-        if is_of_logits:
-            loader, progress, distributed = list(islice(loader, 1)), False, False
+
+        def readings() -> Generator[tuple[Batch, Reading]]:
+            require_loader(loader)
+            read = islice(loader, 1) if is_of_logits else loader
+            return self._readings(read, "fit", unpack, progress and not is_of_logits, to_score=False)
+
         batches = RowBatches(
             loader,
-            lambda: self._readings(loader, "fit", unpack, progress, to_score=False),
+            readings,
             with_labels=not one_class and not is_of_logits,
             need_labels=not one_class and isinstance(self.detector, GaussianDetector),
         )
         with closing(batches):
             if distributed:
-                self._fit_distributed(batches, classes)
+                fit_on_ranks(self.detector, batches, classes)
             else:
                 self.detector.fit_batches(batches, classes=classes)
         return self._adopt(self.detector)
-
-    def _fit_distributed(self, batches: RowBatches, classes: ArrayLike | None) -> None:
-        detector = self.detector
-        if not isinstance(detector, GaussianDetector):
-            raise InputError(f"a {type(detector).__name__} has no statistics to join; fit it without distributed=True")
-
-        def collect() -> Statistics | None:
-            opened = iter(batches)
-            first = next(opened, None)  # a process may have no data at all
-            return None if first is None else detector.collect(chain([first], opened), classes=classes)
-
-        detector.fit_statistics(processes.all_reduce(processes.together(collect)))
 
     def calibrate(
         self,
@@ -216,118 +212,59 @@ class OODModel(StoredGuard):
             self.detector.calibrate(tpr=tpr, confidence=confidence, method=method)
             return self._adopt(self.detector)
 
-        def collect() -> NDArray[np.float64]:
+        def collect() -> Scored:
             readings = self._readings(loader, "calibrate", unpack, progress, to_score=True)
-            return self._collect_scores(readings, may_be_empty=distributed)
+            return self._calibration_scores(readings, may_be_empty=distributed)
 
-        scores = processes.gather_scores(processes.together(collect)) if distributed else collect()
-        rounding = model_rounding(scores, with_noise=self.input_noise > 0.0)
-        self.detector.calibrate_scores(scores, tpr=tpr, confidence=confidence, method=method, rounding=rounding)
+        scores, rounding, n_columns = gathered(together(collect), self.detector) if distributed else collect()
+        if self.input_noise:
+            rounding = rounding + noise_rounding(scores)
+
+        def set_threshold() -> Detector:
+            return self.detector.calibrate_scores(
+                scores, tpr=tpr, confidence=confidence, method=method, rounding=rounding
+            )
+
+        with self.detector._all_or_nothing():
+            self._learn_width(n_columns)
+            if distributed:
+                calibrate_on_ranks(set_threshold)
+            else:
+                set_threshold()
         return self._adopt(self.detector)
 
-    # Whole loaders
-
-    def score_samples(
-        self, loader: Iterable[Any], *, unpack: Unpack | None = None, progress: bool = True
-    ) -> NDArray[np.float64]:
-        """Return the score of every input of a loader; higher = more in-distribution."""
-        return self._collect_scores(self._readings(loader, "score", unpack, progress, to_score=True))
-
-    def verdicts(self, loader: Iterable[Any], *, unpack: Unpack | None = None, progress: bool = True) -> Verdicts:
-        """Return score, nearest class and, once calibrated, p-value and verdict of every input of a loader."""
-        results = []
-        for _, reading in self._readings(loader, "score", unpack, progress, to_score=True):
-            with torch.inference_mode():
-                results.append(self._judged(reading)[1:])
-        _require_rows(results)
-        columns: dict[str, Any] = {}
-        for name, parts in zip(OODResult._fields[1:], zip(*results, strict=True), strict=True):
-            columns[name] = None if parts[0] is None else np.concatenate([part.cpu().numpy() for part in parts])
-        names = getattr(self.detector, "classes_", np.empty(0))
-        if names.dtype.kind not in "iuf":  # tensors hold no strings, but arrays do
-            columns["nearest_class"] = names[columns["nearest_class"]]
-        return Verdicts(**columns)
-
-    def features(
-        self, loader: Iterable[Any], *, unpack: Unpack | None = None, progress: bool = True
-    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Return the rows that the detector takes, one per input of a loader, and the labels if it has any.
-
-        They serve the array detectors, or a feature file, in place of the model.
-        """
-        rows, labels = [], []
-        for batch, reading in self._readings(loader, "features", unpack, progress, to_score=False):
-            rows.append(as_array(reading.rows))
-            labels.append(batch.labels)
-        _require_rows(rows)
-        known = [part for part in labels if part is not None]
-        return np.concatenate(rows), np.concatenate(known) if len(known) == len(rows) else None
-
-    def _readings(
-        self, loader: Iterable[Any], purpose: str, unpack: Unpack | None, progress: bool, *, to_score: bool
-    ) -> Generator[tuple[Batch, Reading]]:
-        if to_score:
-            self._require_detector()
-        read = self._read_to_score if to_score else self._read
-        found = read_loader(self.model, loader, read, purpose=purpose, unpack=unpack, progress=progress)
-        for batch, reading in found:
-            self._remember(batch.args, batch.kwargs)
-            yield batch, reading
-
-    def _collect_scores(
-        self, readings: Iterable[tuple[Batch, Reading]], *, may_be_empty: bool = False
-    ) -> NDArray[np.float64]:
-        scores = [np.empty(0)]
-        for _, reading in readings:
-            with torch.inference_mode():
-                scores.append(as_array(self._current_judge(reading.rows).scorer(reading.rows)).astype(np.float64))
-            if "n_features_in_" not in self.detector.__dict__:
-                # A score of logits learns nothing but their number.
-                self.detector.partial_fit(np.zeros((1, reading.rows.shape[1])))
-        if not may_be_empty:
-            _require_rows(scores[1:])
-        return np.concatenate(scores)
+    def _learn_width(self, n_columns: int | None) -> None:
+        """Tell a score of logits that was never fitted how many there are, which is all that it can learn."""
+        detector = self.detector
+        if n_columns is not None and isinstance(detector, LogitDetector) and "n_features_in_" not in detector.__dict__:
+            detector.partial_fit(np.zeros((1, n_columns)))
 
     # Judging
 
     def forward(self, *args: Any, **kwargs: Any) -> OODResult:
-        """Return logits, score, p-value, verdict and nearest class of each input, from one pass of the model."""
-        is_eager = not torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-        if is_eager:
+        """Return logits, score, p-value, verdict and nearest class of each input, from one pass of the model.
+
+        Arguments are those of the model; a batch that is a mapping may also be passed whole.
+        """
+        if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
+            args, kwargs = opened(args[0], self.model)
+        if _is_eager():
             self._require_detector()
         with evaluating(self.model):
             reading = self._read_to_score(args, kwargs)
-        if is_eager:
+        if _is_eager():
             refuse_non_finite_rows(reading.rows, "the model's features")
             self._remember(args, kwargs)
         return self._judged(reading)
 
-    def _judged(self, reading: Reading) -> OODResult:
-        score, p_value, is_ood, nearest = self._current_judge(reading.rows)(reading.rows)
-        return OODResult(
-            reading.logits, score, p_value, is_ood, nearest if reading.nearest is None else reading.nearest
-        )
-
-    def _current_judge(self, rows: Tensor) -> Judge:
-        judge = self._judge
-        if judge is not None and torch.compiler.is_compiling():
-            return judge
-        self._check_width(self.detector, rows.shape[1])
-        if judge is not None and judge.is_of(self.detector, rows.device):
-            return judge
-        made: Judge = self._new_judge(rows.shape[1], rows.device)
-        return made
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _new_judge(self, n_columns: int, device: torch.device | None) -> Judge:
-        with torch.inference_mode(False):  # what is made in inference mode cannot take part in gradients later
-            judge = Judge(self.detector, n_columns=n_columns, dtype=self.dtype).to(device)
-        self._judge = judge
-        return judge
-
     def _require_detector(self) -> None:
         self._check_kind(self.detector)
-        self.detector._require_fit()
+        try:
+            self.detector._require_fit()
+        except NotFittedError as error:
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted yet; call fit(train_loader) first"
+            ) from error
         if self.input_noise and self._judge is not None and not self._judge.scorer.is_differentiable:
             raise InputError(
                 f"input noise needs gradients, which do not pass through a {type(self.detector).__name__}; use "
@@ -340,6 +277,7 @@ class OODModel(StoredGuard):
         if self._reader is not None and self._reader.width is not None:
             self._check_width(detector, self._reader.width)
         self.detector = detector
+        self._judge = None
         if "n_features_in_" in detector.__dict__:
             # Compiled code takes the judge that is there: it must be the one of this fit and this threshold.
             self._new_judge(detector.n_features_in_, device_of(self.model))
@@ -362,12 +300,6 @@ class OODModel(StoredGuard):
                 f"the model has {width} {kind} but this {type(detector).__name__} was fitted to {expected}; guard the "
                 f"model it was fitted on, name its layer, or fit again"
             )
-
-    def _remember(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Keep two inputs for `export_onnx`, which must run the model once."""
-        if self._example is None:
-            example: Arguments = mapped(first_rows((args, dict(kwargs)), 2), lambda part: part.detach().cpu().clone())
-            self._example = example
 
     # Shipping
 
@@ -421,6 +353,6 @@ class OODModel(StoredGuard):
         self.detach()
 
 
-def _require_rows(parts: Sequence[Any]) -> None:
-    if not parts:
-        raise InputError("the loader yielded no batch; pass one with at least one row")
+def _is_eager() -> bool:
+    """Return whether this pass runs as written, so that numbers and shapes are there to be looked at."""
+    return not torch.compiler.is_compiling() and not torch.compiler.is_exporting()

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gem_ood.detectors import Detector
-from gem_ood.torch.scorers import Scorer, scorer
+from gem_ood.torch.scorers import Scorer, precise, scorer
 
-__all__ = ["Judge", "OODResult", "model_rounding"]
+__all__ = ["Judge", "OODResult", "noise_rounding"]
 
 #: By how much two scores may differ, relative to them, that are equal but for rounding and then rounded to float32.
 FLOAT32_ROUNDING = 2.0 * torch.finfo(torch.float32).eps
@@ -37,24 +37,27 @@ class OODResult(NamedTuple):
     nearest_class: Tensor
 
 
-#: By how much a row's score may differ between batches of different size, whose products a network adds up in another
-#: order, as a share of the middle half of scores: without input noise, and with it, a sign of which may turn. About
-#: three times what a ResNet-56 showed under GEM and ODIN.
-MODEL_ROUNDING, NOISE_ROUNDING = 1e-5, 1e-3
+#: By how many steps of its precision a network may move a feature, as a share of the row's largest, between batches of
+#: different size, whose products it adds up in another order. A ResNet-56 showed 20 in float32; in half precision,
+#: products are added up in float32 and rounded once.
+WIDE_STEPS, NARROW_STEPS = 32.0, 2.0
+
+#: Scores are allowed to move by so much more than the directions that were tried show.
+DIRECTIONS_MARGIN = 2.0
+
+#: The same with input noise, a sign of which may turn, as a share of the middle half of scores: about three times what
+#: a ResNet-56 showed under ODIN.
+NOISE_ROUNDING = 1e-3
 
 
-def model_rounding(scores: NDArray[np.float64], *, with_noise: bool = False) -> NDArray[np.float64]:
-    """Return how far each of these scores may move when its input comes in a batch of another size.
+def noise_rounding(scores: NDArray[np.float64]) -> float:
+    """Return how far scores with input noise may move when their input comes in a batch of another size.
 
-    Where half of the scores tie, their spread says nothing, and each one's own size is taken instead.
-
-    >>> model_rounding(np.array([0.0, 1.0, 2.0, 3.0, 4.0]))[:2]
-    array([2.e-05, 2.e-05])
+    >>> noise_rounding(np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
+    0.002
     """
     finite = scores[np.isfinite(scores)]
-    width = np.subtract(*np.quantile(finite, [0.75, 0.25])) if len(finite) else 0.0
-    share = NOISE_ROUNDING if with_noise else MODEL_ROUNDING
-    return share * (np.full(len(scores), width) if width > 0.0 else np.abs(scores))
+    return float(NOISE_ROUNDING * np.subtract(*np.quantile(finite, [0.75, 0.25]))) if len(finite) else 0.0
 
 
 class Judge(nn.Module):
@@ -73,8 +76,8 @@ class Judge(nn.Module):
         self.scorer: Scorer = scorer(detector, dtype=dtype)
         self.register_buffer("labels", torch.tensor(_labels(detector, n_columns)), persistent=False)
         calibrated = detector.is_calibrated
-        threshold = _rounded_down(np.float64(detector.offset_), dtype) if calibrated else None
-        ordered = _rounded_down(detector.calibration_scores_, dtype) if calibrated else None
+        threshold = _rounded_down(_exact(detector.offset_), dtype) if calibrated else None
+        ordered = _rounded_down(_exact(detector.calibration_scores_), dtype) if calibrated else None
         self.register_buffer("threshold", threshold, persistent=False)
         self.register_buffer("calibration", ordered, persistent=False)
         self._detector, self._made_from = detector, detector.__dict__.copy()
@@ -95,6 +98,20 @@ class Judge(nn.Module):
             return scores, None, None, labels
         return scores, self._p_values(scores), scores < self.threshold, labels
 
+    @torch.no_grad()
+    def rounding(self, rows: Tensor) -> Tensor:
+        """Return how far the score of each row may move when its input comes in a batch of another size.
+
+        That is the largest change of the score when the row is moved by the rounding of the network in a few fixed
+        directions. A score that is or becomes infinite is allowed none.
+        """
+        rows, steps = rows.to(precise(rows)), _feature_rounding(rows.dtype) * rows.abs().amax(1, keepdim=True)
+        scores = self.scorer(rows).to(rows.dtype)
+        largest = torch.zeros_like(scores)
+        for signs in _directions(rows.shape[1]).to(rows):
+            largest = torch.maximum(largest, (self.scorer(rows + steps * signs) - scores).abs().nan_to_num(0.0, 0.0))
+        return DIRECTIONS_MARGIN * largest
+
     def _p_values(self, scores: Tensor) -> Tensor:
         assert self.calibration is not None
         n_rows = len(self.calibration)
@@ -105,7 +122,15 @@ class Judge(nn.Module):
         return (1 + at_or_below).to(scores.dtype) / (n_rows + 1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        bounds = {"threshold": self.threshold, "calibration": self.calibration}
         super()._apply(lambda tensor: _in_own_precision(fn, tensor), recurse)  # type: ignore[no-untyped-call]
+        for name, bound in bounds.items():
+            if bound is not None:
+                device = _device_after(fn, bound)
+                if precise(device) == torch.float64:
+                    self._buffers[name] = bound.to(device).to(self.scorer.dtype)
+                else:
+                    self._buffers[name] = _rounded_down(bound, torch.float32).to(device)
         return self
 
 
@@ -118,23 +143,46 @@ def _labels(detector: Detector, n_columns: int) -> NDArray[np.int64]:
     return np.flatnonzero(np.isin(getattr(detector, "classes_", compared), compared)).astype(np.int64)
 
 
+def _exact(values: NDArray[np.float64] | float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def _in_own_precision(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """Return the tensor where `fn` would put it, in its own precision; where that does not exist, on the processor."""
     if not tensor.is_floating_point():
         return fn(tensor)
-    # Only the device of what `fn` would return counts, and Apple's has no float64.
-    device = fn(tensor.new_empty(0, dtype=torch.float32)).device
-    dtype = torch.float32 if device.type == "mps" else tensor.dtype
-    return tensor.to(device=device, dtype=dtype)
+    device = _device_after(fn, tensor)
+    is_lacking = tensor.dtype == torch.float64 and precise(device) != torch.float64
+    return tensor.to("cpu" if is_lacking else device)
 
 
-def _rounded_down(values: NDArray[np.float64] | np.float64, dtype: torch.dtype) -> Tensor:
+def _device_after(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> torch.device:
+    return fn(tensor.new_empty(0, dtype=torch.float32)).device
+
+
+def _rounded_down(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Return values in this precision, never above what they were: a row that ties must not fall out."""
-    exact = torch.tensor(values, dtype=torch.float64)
-    if dtype == torch.float32:
-        exact = torch.where(exact.isinf(), exact, exact - FLOAT32_ROUNDING * exact.abs())
-    rounded = exact.to(dtype)
-    below = torch.nextafter(rounded, torch.tensor(-math.inf, dtype=dtype))
-    return torch.where(rounded.double() > exact, below, rounded)
+    if values.dtype == torch.float64 and dtype == torch.float32:
+        values = torch.where(values.isinf(), values, values - FLOAT32_ROUNDING * values.abs())
+    return values.to(dtype)
+
+
+def _feature_rounding(dtype: torch.dtype) -> float:
+    """Return by what share of a row's largest feature a network of this precision may move the row's features."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return NARROW_STEPS * torch.finfo(dtype).eps
+    # Rows that a guard made from probabilities are in float64 even where its network is not.
+    return WIDE_STEPS * torch.finfo(torch.float32).eps
+
+
+def _directions(n_columns: int) -> Tensor:
+    """Return rows of signs, the same in every call, in which no two columns have the same signs throughout.
+
+    Two columns that always moved together would hide a score that depends on their difference, as probabilities do.
+    """
+    n_directions = max(4, (n_columns - 1).bit_length())
+    codes = torch.randperm(1 << n_directions, generator=torch.Generator().manual_seed(0))[:n_columns]
+    return 2 * ((codes >> torch.arange(n_directions)[:, None]) & 1) - 1
 
 
 def _count_at_or_below(ordered: Tensor, scores: Tensor) -> Tensor:

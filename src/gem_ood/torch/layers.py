@@ -16,7 +16,16 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gem_ood.errors import InputError
 
-__all__ = ["FeatureReader", "Layer", "Pool", "evaluating", "pooled", "unwrapped", "without_compilation"]
+__all__ = [
+    "FeatureReader",
+    "Layer",
+    "Pool",
+    "evaluating",
+    "pooled",
+    "refuse_compiled",
+    "unwrapped",
+    "without_compilation",
+]
 
 Layer = str | Callable[[Any], Any]
 Pool = str | Callable[[Tensor], Tensor]
@@ -28,6 +37,10 @@ _TOKENS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean-token": lambda tokens: tokens.mean(1),
 }
 
+#: Layers whose outputs of three axes are inputs × channels × positions; of others it cannot be told.
+_POOLS = (nn.MaxPool1d, nn.AvgPool1d, nn.LPPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveAvgPool1d)
+_POSITIONS_LAST = (nn.Conv1d, nn.ConvTranspose1d, nn.BatchNorm1d, nn.InstanceNorm1d, *_POOLS)
+
 
 class FeatureReader:
     """Reads features of one layer while the model runs: "auto", the name of a layer, or a function of the output."""
@@ -35,6 +48,7 @@ class FeatureReader:
     def __init__(self, model: nn.Module, layer: Layer, pool: Pool) -> None:
         if not (callable(pool) or pool in ("mean", *_TOKENS)):
             raise InputError(f"pool is {pool!r}; pass 'mean', {', '.join(map(repr, _TOKENS))}, or a function")
+        refuse_compiled(model)
         self._model, self.layer, self.pool = model, _named_where_part(model, layer), pool
         self._linear = {name: part for name, part in unwrapped(model).named_modules() if isinstance(part, nn.Linear)}
         self._chosen = self._choose()
@@ -85,24 +99,35 @@ class FeatureReader:
             if not isinstance(features, Tensor):
                 raise InputError(f"layer returned a {type(features).__name__}; let it return a tensor of features")
             return output, pooled(features, self.pool, "what layer returned")
-        capture = self._attached or _Capture(self._watched())
-        capture.start()
-        if capture is self._attached:
-            output = model(*args, **kwargs)
-        else:
-            with capture:
+        capture, devices = self._attached or _Capture(self._watched()), _device_order(self._model)
+        capture.start(of_all_threads=devices is not None)
+        try:
+            if capture is self._attached:
                 output = model(*args, **kwargs)
-        name, features = self._taken(capture)
-        return output, pooled(features, self.pool, f"layer {name!r}", channels_last=name in self._linear)
+            else:
+                with capture:
+                    output = model(*args, **kwargs)
+            name, features = self._taken(capture, devices)
+        finally:
+            capture.stop()
+        layer = _modules(self._model)[name]
+        return output, pooled(
+            features,
+            self.pool,
+            f"layer {name!r}",
+            channels_last=isinstance(layer, nn.Linear),
+            positions_last=isinstance(layer, _POSITIONS_LAST),
+        )
 
     def _watched(self) -> dict[str, nn.Module]:
         if self._chosen is not None:
             return {self._chosen: _modules(self._model)[self._chosen]}
         return dict(self._linear)
 
-    def _taken(self, capture: "_Capture") -> tuple[str, Tensor]:
-        name, count, features = capture.take(_device_order(self._model))
+    def _taken(self, capture: "_Capture", devices: list[torch.device] | None) -> tuple[str, Any]:
+        name, count, features = capture.take(devices)
         if name is None or features is None:
+            refuse_compiled(self._model)
             wanted = "no linear layer" if self._chosen is None else f"layer {self._chosen!r} not at all"
             raise InputError(
                 f"the forward pass ran {wanted}; pass layer= the name of a layer that it runs, such as "
@@ -118,11 +143,15 @@ class FeatureReader:
 
 
 class _Capture:
-    """The last of the watched layers to run, how often it ran, and its features; each thread has its own."""
+    """The last of the watched layers to run, how often it ran, and its features; each thread has its own.
+
+    Nothing is kept of passes that nobody started: it would hold their features and their graph.
+    """
 
     def __init__(self, watched: Mapping[str, nn.Module]) -> None:
         self._watched = dict(watched)
-        self._seen: dict[int, tuple[str, dict[str, int], Any]] = {}
+        self._seen: dict[int | torch.device, tuple[str, dict[str, int], Any] | None] = {}
+        self._is_of_all_threads = False
         self._handles: list[Any] = []
 
     def hook(self) -> None:
@@ -143,26 +172,39 @@ class _Capture:
     def __exit__(self, *error: object) -> None:
         self.unhook()
 
-    def start(self) -> None:
+    def start(self, *, of_all_threads: bool = False) -> None:
+        """Keep what runs from now on in this thread, or in all: the replicas of DataParallel run in their own."""
+        self._seen[_thread()], self._is_of_all_threads = None, of_all_threads
+
+    def stop(self) -> None:
+        """Keep nothing more, and forget what was not taken."""
+        if self._is_of_all_threads:
+            self._seen.clear()
         self._seen.pop(_thread(), None)
+        self._is_of_all_threads = False
 
     def keep(self, name: str, features: Any) -> None:
-        counts = self._seen[_thread()][1] if _thread() in self._seen else {}
+        found: Any = _tensor_in(features)
+        place: int | torch.device = _thread()
+        if self._is_of_all_threads and isinstance(found, Tensor):
+            place = found.device  # a thread that has ended may leave its number to the next
+        elif place not in self._seen:
+            return
+        before = self._seen.get(place)
+        counts = {} if before is None else before[1]
         counts[name] = counts.get(name, 0) + 1
-        self._seen[_thread()] = (name, counts, features)
+        self._seen[place] = (name, counts, found)
 
-    def take(self, devices: list[torch.device] | None) -> tuple[str | None, int, Tensor | None]:
+    def take(self, devices: list[torch.device] | None) -> tuple[str | None, int, Any]:
         """Return name, count and features; with several devices, their rows joined in the order of the devices."""
-        if devices is None:
-            seen = [self._seen.pop(_thread())] if _thread() in self._seen else []
-        else:
-            seen = sorted(self._seen.values(), key=lambda entry: devices.index(entry[2].device))
-            self._seen.clear()
+        own = [self._seen.pop(_thread(), None)] if devices is None else list(self._seen.values())
+        seen = [entry for entry in own if entry is not None]
         if not seen:
             return None, 0, None
         name, counts, features = seen[0]
-        if devices is not None and len(seen) > 1:
-            features = torch.cat([part.to(devices[0]) for _, _, part in seen])
+        if devices is not None and all(isinstance(part, Tensor) for _, _, part in seen):
+            parts = sorted((part for _, _, part in seen), key=lambda part: devices.index(part.device))
+            features = torch.cat([part.to(devices[0]) for part in parts])
         return name, counts[name], features
 
 
@@ -202,8 +244,7 @@ def without_compilation(model: nn.Module) -> nn.Module:
     >>> without_compilation(nn.Identity())
     Identity()
     """
-    inner = getattr(model, "_orig_mod", None)
-    if not isinstance(inner, nn.Module):
+    if not _is_compiled_copy(model):
         return model
     warnings.warn(
         "the model is compiled, and compiled code cannot be looked into; it is run uncompiled: compile the guarded "
@@ -211,7 +252,28 @@ def without_compilation(model: nn.Module) -> nn.Module:
         UserWarning,
         stacklevel=3,
     )
+    inner: nn.Module = model._orig_mod  # type: ignore[assignment]
     return inner
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Raise if the model was compiled in place or inside a wrapper, where it cannot be run uncompiled.
+
+    >>> refuse_compiled(nn.Identity())
+    """
+    parts = [model]
+    while isinstance(parts[-1], DataParallel | DistributedDataParallel):
+        parts.append(parts[-1].module)
+    if _is_compiled_copy(parts[-1]) or any(getattr(part, "_compiled_call_impl", None) is not None for part in parts):
+        raise InputError(
+            f"the {type(model).__name__} is compiled, by model.compile() or inside its wrapper, and compiled code "
+            f"cannot be looked into; pass it uncompiled, and compile the guarded model: torch.compile(OODModel(model, "
+            f"detector))"
+        )
+
+
+def _is_compiled_copy(model: nn.Module) -> bool:
+    return isinstance(getattr(model, "_orig_mod", None), nn.Module)
 
 
 def _device_order(model: nn.Module) -> list[torch.device] | None:
@@ -251,22 +313,30 @@ def _example_name(model: nn.Module) -> str:
     return names[-1] if names else "layer"
 
 
-def pooled(features: Any, pool: Pool, source: str, *, channels_last: bool = False) -> Tensor:
+def _tensor_in(features: Any) -> Any:
+    """Return the tensor in what a layer gave, where it has a known form."""
+    features = getattr(features, "last_hidden_state", features)  # as Hugging Face's encoders return it
+    is_tuple = isinstance(features, tuple) and features and isinstance(features[0], Tensor)
+    return features[0] if is_tuple else features
+
+
+def pooled(
+    features: Any, pool: Pool, source: str, *, channels_last: bool = False, positions_last: bool = False
+) -> Tensor:
     """Return one row of features per input: spatial maps are averaged over their positions, as the paper does (P19).
 
-    Channels come before the positions, as convolutions have them, or last, as a linear layer takes them.
+    Channels come before the positions, as convolutions have them, or last, as a linear layer takes them. Three axes
+    are read as inputs × channels × positions only where this is known; they might be inputs × tokens × features.
 
     >>> pooled(torch.tensor([[[[1.0, 3.0]], [[0.0, 8.0]]]]), "mean", "layer 'conv'")
     tensor([[2., 4.]])
     """
-    features = getattr(features, "last_hidden_state", features)  # as Hugging Face's encoders return it
-    if isinstance(features, tuple) and features and isinstance(features[0], Tensor):
-        features = features[0]
+    features = _tensor_in(features)
     if not isinstance(features, Tensor):
         raise InputError(f"{source} gave a {type(features).__name__}; pass a layer that gives a tensor")
     if callable(pool):
         features = pool(features)
-    elif pool == "mean" and features.ndim > 3:
+    elif pool == "mean" and features.ndim > (2 if positions_last else 3):
         features = features.flatten(1, -2).mean(1) if channels_last else features.flatten(2).mean(2)
     elif pool in _TOKENS and features.ndim == 3:
         features = _TOKENS[pool](features)
@@ -274,7 +344,8 @@ def pooled(features: Any, pool: Pool, source: str, *, channels_last: bool = Fals
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise InputError(
             f"{source} gave features of shape {shape} where one row per input was expected; pass pool= "
-            f"{', '.join(map(repr, _TOKENS))} for a sequence of tokens, or a function that makes rows of it"
+            f"{', '.join(map(repr, _TOKENS))} if they are inputs × tokens × features, lambda maps: maps.mean(2) if "
+            f"they are inputs × channels × positions, or another function that makes rows of them"
         )
     return features
 
@@ -291,37 +362,45 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     True
     """
     if torch.compiler.is_compiling():
-        training = _stop_training(model)
+        training = [module for module in model.modules() if module.training]
+        _set_training(training, False)
+        try:
+            yield
+        finally:
+            _set_training(training, True)
     else:
-        with _MODES:
-            count, training = _HELD.get(id(model)) or (0, _stop_training(model))
-            _HELD[id(model)] = (count + 1, training)
-    try:
-        yield
-    finally:
-        if torch.compiler.is_compiling():
-            _resume_training(training)
-        else:
-            with _MODES:
-                count, training = _HELD.pop(id(model))
-                if count > 1:
-                    _HELD[id(model)] = (count - 1, training)
-                else:
-                    _resume_training(training)
+        modules = list(model.modules())
+        _hold(modules)
+        try:
+            yield
+        finally:
+            _release(modules)
 
 
-#: How many threads hold a model in evaluation mode, and which of its parts were training before the first of them.
-_HELD: dict[int, tuple[int, list[nn.Module]]] = {}
+#: How many threads hold a module in evaluation mode, and whether it was training before the first of them. Two models
+#: may share modules, as a wrapper and what it wraps do.
+_HELD: dict[int, tuple[int, bool]] = {}
 _MODES = threading.Lock()
 
 
-def _stop_training(model: nn.Module) -> list[nn.Module]:
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    return training
+def _hold(modules: list[nn.Module]) -> None:
+    with _MODES:
+        for module in modules:
+            count, was_training = _HELD.get(id(module), (0, module.training))
+            _HELD[id(module)] = (count + 1, was_training)
+        _set_training([module for module in modules if module.training], False)
 
 
-def _resume_training(modules: list[nn.Module]) -> None:
+def _release(modules: list[nn.Module]) -> None:
+    with _MODES:
+        for module in modules:
+            count, was_training = _HELD.pop(id(module))
+            if count > 1:
+                _HELD[id(module)] = (count - 1, was_training)
+            elif was_training:
+                _set_training([module], True)
+
+
+def _set_training(modules: list[nn.Module], is_training: bool) -> None:
     for module in modules:
-        module.training = True
+        module.training = is_training

@@ -4,7 +4,7 @@ Liang et al. (ODIN, 2018) and Lee et al. (2018): in-distribution inputs gain mor
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from gem_ood.errors import InputError
-from gem_ood.torch.batches import mapped, tensors_of
+from gem_ood.torch.batches import Arguments, mapped, tensors_of
 
 __all__ = ["check_noise", "recording_gradients", "with_noise", "without_inference"]
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def check_noise(noise: object, channel_std: Sequence[float] | None) -> None:
@@ -33,8 +31,8 @@ def check_noise(noise: object, channel_std: Sequence[float] | None) -> None:
 
 def with_noise(
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    rising: Callable[[tuple[Any, ...], dict[str, Any]], Tensor],
+    kwargs: Mapping[str, Any],
+    rising: Callable[[tuple[Any, ...], Mapping[str, Any]], Tensor],
     *,
     noise: float,
     channel_std: Sequence[float] | None = None,
@@ -61,14 +59,14 @@ def with_noise(
             "input or runs under torch.no_grad, or its detector has no differentiable form; let gradients through, or "
             "use input_noise=0"
         )
-    step = torch.where(gradient.isnan(), 0.0, noise * gradient.sign())
+    step = noise * gradient.sign()  # the sign of what is not a number is 0
     if channel_std is not None:
         step = step / _per_channel(step, channel_std)
     moved: Arguments = mapped((args, kwargs), lambda tensor: moving + step if tensor is moving else tensor)
     return moved
 
 
-def _moving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _moving(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """Return the one input that can be moved: token ids and masks cannot."""
     found = list(tensors_of((args, kwargs)))
     moving = [tensor for tensor in found if tensor.is_floating_point() and tensor.ndim > 1]

@@ -19,10 +19,20 @@ from gem_ood.errors import InputError
 from gem_ood.features import chunks
 from gem_ood.torch.scorers import precise
 
-__all__ = ["Run", "Tap", "row_norms", "skeleton", "weights_of"]
+__all__ = ["Run", "Tap", "is_plain_linear", "row_norms", "skeleton", "weights_of"]
 
 #: Gradients of this many bytes are held at a time: one matrix of weights for each row of a chunk.
 CHUNK_BYTES = 64 << 20
+
+#: Steps of a graph that change the type, shape or place of numbers, and not the numbers.
+COPIES = (
+    "AliasBackward",
+    "CloneBackward",
+    "ToCopyBackward",
+    "UnsafeViewBackward",
+    "ViewBackward",
+    "ReshapeAliasBackward",
+)
 
 #: A layer run again on one row differs from its run on the batch by rounding only, which stays far below this share.
 RERUN_TOLERANCE = 1e-2
@@ -45,6 +55,16 @@ def weights_of(layer: nn.Module, name: str) -> dict[str, Tensor]:
             f"name of a layer that has some"
         )
     return found
+
+
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Return whether the layer's output is its weight times its input plus its bias, and the weight is a parameter.
+
+    >>> is_plain_linear(nn.Linear(2, 1)), is_plain_linear(nn.utils.parametrizations.weight_norm(nn.Linear(2, 1)))
+    (True, False)
+    """
+    is_linear = isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
+    return is_linear and list(weights_of(layer, "")) == ["weight"] and not layer._forward_hooks
 
 
 @dataclass(frozen=True)
@@ -105,6 +125,7 @@ class Tap:
         self._layer, self._thread = layer, threading.get_ident()
         self._inputs: list[Any] = []
         self._outputs: list[list[Tensor]] = []
+        self._handed_on: Any = None
         self._handles: list[Any] = []
 
     def __enter__(self) -> None:
@@ -129,7 +150,23 @@ class Tap:
         leaves = [part.detach().clone().requires_grad_() if _is_floating(part) else part for part in parts]
         self._outputs.append([leaf for leaf in leaves if _is_floating(leaf)])
         # What comes next may write into its input, which a leaf does not allow but its copy does.
-        return tree_unflatten([leaf.clone() if _is_floating(leaf) else leaf for leaf in leaves], structure)
+        copies = [leaf.clone() if _is_floating(leaf) else leaf for leaf in leaves]
+        self._handed_on = copies[0]
+        return tree_unflatten(copies, structure)
+
+    def is_copied_to(self, logits: Tensor) -> bool:
+        """Return whether these logits are what the layer gave in its one run, with nothing but copies in between."""
+        if len(self._outputs) != 1 or len(self._outputs[0]) != 1 or self._outputs[0][0].shape != logits.shape:
+            return False
+        (leaf,), step = self._outputs[0], logits.grad_fn
+        if step is not None:
+            while step is not None and step.name().rstrip("0123456789") in COPIES:
+                step = step.next_functions[0][0]
+            return getattr(step, "variable", None) is leaf
+        # A forward that records no graph still hands on the tensor itself, and counts what is written into it.
+        if logits is not self._handed_on:
+            return False
+        return torch.equal(logits, leaf) if logits.is_inference() else logits._version == 0
 
     def taken(self, name: str, n_rows: int) -> Run:
         """Return the one run of the layer."""

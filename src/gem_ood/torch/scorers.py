@@ -49,8 +49,8 @@ class Scorer(nn.Module):
         self._check(rows)
         with _full_precision(rows):
             scores, nearest = self._score_and_nearest(rows)
-        # Apple's device has no float64.
-        return scores.to(torch.float32 if rows.device.type == "mps" else self.dtype), nearest
+        dtype = self.dtype if precise(rows) == torch.float64 else torch.float32
+        return scores.to(dtype).to(rows.device), nearest.to(rows.device)
 
     def ascent(self, rows: Tensor) -> Tensor:
         """Return what rises with the score and keeps a gradient where the score itself saturates."""
@@ -222,17 +222,17 @@ class ArrayScorer(Scorer):
         array = as_array(rows)
         nearest = np.zeros(len(array), dtype=np.intp)
         scores = self.detector._scores(self.detector._checked(array), nearest)
-        dtype = torch.float32 if rows.device.type == "mps" else self.dtype
-        return torch.from_numpy(scores).to(dtype).to(rows.device), torch.from_numpy(nearest).to(rows.device)
+        return torch.from_numpy(scores), torch.from_numpy(nearest)
 
 
-def precise(tensor: Tensor) -> torch.dtype:
+def precise(place: Tensor | torch.device) -> torch.dtype:
     """Return float64, or float32 on Apple's devices, which lack it.
 
-    >>> precise(torch.zeros(1))
-    torch.float64
+    >>> precise(torch.device("cpu")), precise(torch.device("mps"))
+    (torch.float64, torch.float32)
     """
-    return torch.float32 if tensor.device.type == "mps" else torch.float64
+    device = place.device if isinstance(place, Tensor) else place
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def as_array(rows: Tensor) -> NDArray[Any]:
@@ -265,7 +265,8 @@ def _working_dtype(detector: GaussianDetector, dtype: torch.dtype) -> torch.dtyp
 
 
 def _in_precision(rows: Tensor, like: Tensor) -> Tensor:
-    return rows.to(like.dtype)
+    """Return rows where the scorer's numbers are: those in float64 stay on the processor if the device lacks it."""
+    return rows.to(like.device).to(like.dtype)
 
 
 def _is_uniform(detector: GaussianDetector) -> bool:

@@ -17,7 +17,7 @@ from gem_ood.torch.batches import Batch, Unpack, as_batch, moved
 from gem_ood.torch.layers import evaluating
 from gem_ood.torch.scorers import as_array
 
-__all__ = ["Reading", "RowBatches", "read_loader", "refuse_non_finite_rows"]
+__all__ = ["Reading", "RowBatches", "device_of", "read_loader", "refuse_non_finite_rows", "require_loader"]
 
 #: Rows are handed to the fit in groups of at least so many: updating a wide covariance costs a pass over it each time.
 ROWS_PER_GROUP = 1024
@@ -41,7 +41,7 @@ def read_loader(
     model: nn.Module, loader: Iterable[Any], read: Read, *, purpose: str, unpack: Unpack | None, progress: bool
 ) -> Iterator[tuple[Batch, Reading]]:
     """Yield each batch of the loader and what was read of it, with the model in evaluation mode and no gradients."""
-    _require_loader(loader)
+    require_loader(loader)
     device = device_of(model)
     n_rows = 0
     with _bar(purpose, _length(loader), progress) as on_rows:
@@ -60,8 +60,11 @@ def read_loader(
             yield batch, reading
 
 
-def _require_loader(loader: Any) -> None:
-    """Raise if this is data without batches, which would be read one input at a time."""
+def require_loader(loader: Any) -> None:
+    """Raise if this is data without batches, which would be read one input at a time.
+
+    >>> require_loader([torch.zeros(2, 3)])
+    """
     kind = type(loader).__name__
     if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
         raise InputError(f"loader is a {kind}, which yields single inputs; pass DataLoader(dataset, batch_size=256)")
@@ -113,6 +116,8 @@ class RowBatches:
     ) -> tuple[NDArray[Any], NDArray[Any] | None]:
         known = [part for part in labels if part is not None]
         is_labelled = self._with_labels and len(known) == len(labels)
+        if is_labelled and len({part.dtype.kind in "iub" for part in known}) > 1:
+            raise InputError("labels are numbers in one batch and text in another; name all classes in one way")
         return np.concatenate(rows), np.concatenate(known) if is_labelled else None
 
 
