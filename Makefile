@@ -39,6 +39,7 @@ figures: $(VENV)/.test
 
 golden: $(VENV)/.test
 	$(VENV)/bin/python tests/golden/make.py
+	$(VENV)/bin/python tests/golden/make_guards.py
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) build

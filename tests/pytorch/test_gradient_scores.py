@@ -15,6 +15,7 @@ from gem_ood import MSP, scores  # noqa: E402
 from gem_ood.errors import FileFormatError, InputError  # noqa: E402
 from gem_ood.torch import OODModel  # noqa: E402
 from gem_ood.torch import row_gradients as room  # noqa: E402
+from gem_ood.torch.ensembles import Ensemble  # noqa: E402
 from gem_ood.torch.gradients import ODIN, GradNorm  # noqa: E402
 
 
@@ -257,23 +258,22 @@ def hooked():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "name"),
     [
-        lambda: nn.Sequential(Halved(4, 3)),
-        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))),
-        lambda: nn.Sequential(hooked()),
-        Folded,
+        (lambda: nn.Sequential(Halved(4, 3)), "0"),
+        (lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))), "0"),
+        (lambda: nn.Sequential(hooked()), "0"),
+        (Folded, "linear"),
     ],
     ids=["its own forward", "its own weights", "a hook", "two rows per input"],
 )
-def test_a_linear_layer_that_is_not_plain_has_no_closed_form(make):
+def test_a_linear_layer_that_is_not_plain_has_no_closed_form(make, name):
     torch.manual_seed(0)
     model, inputs = make().double(), torch.randn(5, 4, dtype=torch.float64)
-    guarded = GradNorm(model)
-    name = guarded.layer
-    torch.testing.assert_close(guarded(inputs).score, one_row_at_a_time(model, name, inputs), rtol=1e-12, atol=0.0)
+    found, expected = GradNorm(model, name)(inputs).score, one_row_at_a_time(model, name, inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0.0)
     with pytest.raises(InputError, match="pass method='autograd'"):
-        GradNorm(model, method="closed-form")(inputs)
+        GradNorm(model, name, method="closed-form")(inputs)
 
 
 @pytest.mark.parametrize("name", GUARDS)
@@ -567,6 +567,49 @@ def test_fit_reads_one_batch_and_learns_only_names():
         GradNorm(network()).fit([images(4)], classes=list("abcde"), progress=False)
     with pytest.raises(InputError, match="empty"):
         ODIN(network()).fit([], progress=False)
+
+
+@pytest.mark.parametrize(
+    "make", [ODIN, GradNorm, lambda model: Ensemble([model, network(1)])], ids=["odin", "grad-norm", "ensemble"]
+)
+def test_a_fit_on_many_ranks_asks_for_the_other_ranks(make):
+    with pytest.raises(InputError, match="no process group"):
+        make(network()).fit([images(4)], progress=False, distributed=True)
+
+
+@pytest.fixture
+def only_rank():
+    """A process group of one rank."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+SYNCHRONIZED = {name: GUARDS[name] for name in ("odin", "grad-norm", "grad-norm-block")} | {
+    "ensemble": lambda model: Ensemble([model, network(1)])
+}
+
+
+@pytest.mark.parametrize("name", SYNCHRONIZED)
+@pytest.mark.usefixtures("only_rank")
+def test_a_synchronized_model_does_not_wait_for_the_other_ranks(name, monkeypatch):
+    from torch.nn.parallel import DistributedDataParallel
+
+    def waits_for_ever(*args, **kwargs):
+        raise AssertionError("this would wait for ranks that have no rows")
+
+    monkeypatch.setattr(DistributedDataParallel, "forward", waits_for_ever)
+    make = SYNCHRONIZED[name]
+    found, expected = make(DistributedDataParallel(network()))(images(5)), make(network())(images(5))
+    torch.testing.assert_close(found.score, expected.score, rtol=0.0, atol=0.0)
+
+
+def test_the_parameters_behind_a_parametrized_weight_count():
+    model = network()
+    nn.utils.parametrizations.weight_norm(model.linear)
+    found = GradNorm(model, "linear")(images(6)).score
+    torch.testing.assert_close(found, one_row_at_a_time(model, "linear", images(6)), rtol=1e-9, atol=0.0)
+    assert (found - GradNorm(network(), "linear")(images(6)).score).abs().min() > 1e-3
 
 
 def test_inputs_that_give_no_number_are_refused():

@@ -26,7 +26,7 @@ from gem_ood import GEM, MSP, Energy, Head, Mahalanobis, MaxLogit  # noqa: E402
 from gem_ood.detectors import available, make  # noqa: E402
 from gem_ood.errors import CalibrationSizeError, InputError, NotCalibratedError, NotFittedError  # noqa: E402
 from gem_ood.torch import ODIN, OODModel, OODResult, streaming  # noqa: E402
-from gem_ood.torch.judging import noise_rounding  # noqa: E402
+from gem_ood.torch.rounding import noise_rounding  # noqa: E402
 
 TRAIN, HELD_OUT = blob_batches(300, seed=1), blob_batches(200, seed=2)
 INPUTS = blobs(30, seed=3)[0]

@@ -233,6 +233,48 @@ def test_a_guard_that_is_not_attached_compiles_around_its_hooks(guarded):
     assert hook_counts(guarded.model) == 0
 
 
+class Network(nn.Module):
+    """A forward of its own, whose compiled code all instances share."""
+
+    def __init__(self, *, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        return self.head(torch.relu(self.body(inputs)))
+
+
+@COMPILER_LOOKS_AT_GRADIENTS
+@pytest.mark.parametrize("order", ["model first", "model of the same class first", "guard first"])
+def test_code_that_was_compiled_without_hooks_is_not_taken_for_the_guards(order):
+    guarded = OODModel(Network().eval(), GEM()).fit(TRAIN).calibrate(HELD_OUT)
+    compiled, expected = torch.compile(guarded, backend="eager"), guarded(INPUTS)
+    if order == "guard first":
+        assert_same_results(compiled(INPUTS), expected)
+    other = Network(seed=1).eval() if order == "model of the same class first" else guarded.model
+    torch.compile(other, backend="eager")(INPUTS)
+    for _ in range(2):
+        assert_same_results(compiled(INPUTS), expected)
+    assert hook_counts(guarded.model) == 0
+
+
+@COMPILER_LOOKS_AT_GRADIENTS
+def test_the_model_of_a_guard_that_is_not_attached_runs_uncompiled():
+    guarded, codes = OODModel(Network(), GEM()).fit(TRAIN).calibrate(HELD_OUT), []
+
+    def backend(graph, example):
+        codes.append(graph.code)
+        return graph
+
+    torch.compile(guarded, backend=backend)(INPUTS)
+    assert codes
+    assert not any("linear" in code for code in codes)
+    with guarded:
+        torch.compile(guarded, backend=backend)(INPUTS)
+    assert any("linear" in code for code in codes)
+
+
 def test_a_compiled_guard_sees_a_new_fit_and_a_new_threshold(guarded):
     with guarded:
         compiled = torch.compile(guarded, backend="eager", fullgraph=True)
@@ -307,11 +349,13 @@ def test_the_whole_guard_can_be_pickled(guarded, tmp_path):
     assert_same_results(loaded(INPUTS), guarded(INPUTS))
 
 
-@pytest.mark.parametrize("is_attached", [False, True], ids=["hooks per pass", "attached"])
-def test_threads_do_not_see_each_other(model, is_attached):
+@COMPILER_LOOKS_AT_GRADIENTS
+@pytest.mark.parametrize("way", ["hooks per pass", "attached", "compiled"])
+def test_threads_do_not_see_each_other(model, way):
     guarded = OODModel(model.train(), as_detector(model, TRAIN, HELD_OUT))
-    if is_attached:
+    if way == "attached":
         guarded.attach()
+    judge = torch.compile(guarded, backend="eager") if way == "compiled" else guarded
     parts = [INPUTS[:10], INPUTS[10:15], INPUTS[15:], FAR]
     expected = [guarded(part) for part in parts]
     failures = []
@@ -319,7 +363,7 @@ def test_threads_do_not_see_each_other(model, is_attached):
     def work(place):
         try:
             for _ in range(60):
-                assert_same_results(guarded(parts[place]), expected[place])
+                assert_same_results(judge(parts[place]), expected[place])
         except BaseException as error:
             failures.append(error)
 

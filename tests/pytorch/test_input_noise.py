@@ -156,6 +156,17 @@ def test_each_channel_has_its_own_step():
         with_noise((images,), {}, lambda args, kwargs: args[0].sum((1, 2, 3)), noise=0.1, channel_std=(1.0, 1.0))
 
 
+@pytest.mark.parametrize("name", ["gem", "msp"])
+def test_a_model_that_begins_in_place_is_moved_as_one_that_does_not(name):
+    plain, inplace = (nn.Sequential(nn.ReLU(inplace=inplace), *network(nn.Tanh())) for inplace in (False, True))
+    batches, inputs = [data(200)], data(10, seed=6)[0]
+    expected = OODModel(plain, copy.deepcopy(DETECTORS[name]), input_noise=NOISE).fit(batches, progress=False)(inputs)
+    given = inputs.clone()
+    found = OODModel(inplace, copy.deepcopy(DETECTORS[name]), input_noise=NOISE).fit([data(200)], progress=False)(given)
+    torch.testing.assert_close(found.score, expected.score, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(given, inputs, rtol=0.0, atol=0.0)
+
+
 def test_other_inputs_go_along_unmoved():
     mask, rows = torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 3)
 
@@ -244,7 +255,11 @@ def test_what_is_no_size_of_a_step_is_refused(noise):
         check_noise(noise, None)
 
 
-@pytest.mark.parametrize("channel_std", [(0.0,), (1.0, -1.0), (float("nan"),), (float("inf"),)])
+@pytest.mark.parametrize(
+    "channel_std",
+    [(0.0,), (1.0, -1.0), (float("nan"),), (float("inf"),), 0.5, ["a"], "abc", np.ones((2, 3)), torch.ones(2, 3)],
+    ids=["zero", "negative", "NaN", "infinite", "one number", "letters", "text", "matrix", "matrix of PyTorch"],
+)
 def test_what_divided_no_channel_is_refused(channel_std):
     with pytest.raises(InputError, match="pass the positive number that divided each channel"):
         check_noise(0.1, channel_std)

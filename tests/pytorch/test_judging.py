@@ -1,14 +1,22 @@
 """Judges: ties are kept in every precision, and the slack of a score covers what a network's rounding does to it."""
 
+import copy
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from networks import blob_batches, mlp  # noqa: E402
+from torch import nn  # noqa: E402
+
 from gem_ood import GEM, MSP, Energy, Mahalanobis, MaxLogit  # noqa: E402
+from gem_ood.errors import InputError  # noqa: E402
 from gem_ood.experiments import normalize_images  # noqa: E402
 from gem_ood.torch import OODModel, judging, scorers  # noqa: E402
-from gem_ood.torch.judging import Judge, noise_rounding  # noqa: E402
+from gem_ood.torch.ensembles import SCORES, Ensemble, MCDropout  # noqa: E402
+from gem_ood.torch.judging import Judge  # noqa: E402
+from gem_ood.torch.rounding import NOISE_ROUNDING, noise_rounding  # noqa: E402
 
 DTYPES = [torch.float64, torch.float32]
 
@@ -164,7 +172,7 @@ def test_an_infinite_score_has_no_slack():
 
 def test_the_slack_of_input_noise_is_a_share_of_the_middle_half():
     scores = np.array([-np.inf, 0.0, 1.0, 2.0, 3.0, 4.0])
-    assert noise_rounding(scores) == pytest.approx(judging.NOISE_ROUNDING * 2.0)
+    assert noise_rounding(scores) == pytest.approx(NOISE_ROUNDING * 2.0)
     assert noise_rounding(np.array([-np.inf])) == noise_rounding(np.empty(0)) == 0.0
 
 
@@ -207,3 +215,75 @@ def test_a_real_network_moves_no_score_further_than_its_slack(name, real_rows, c
     assert moved.max() > 0.0
     assert (moved <= slack).all()
     assert slack.max() < 1e-3 * scores.std()
+
+
+# Several members
+
+
+def perturbed(model, share, *, seed=0):
+    """Return a copy whose weights differ by this share."""
+    other, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
+    for weight in other.parameters():
+        weight.data.mul_(1.0 + share * torch.randn(weight.shape, generator=generator))
+    return other
+
+
+def wide_network(*, seed=0, gain=10.0):
+    """Return a float32 classifier whose logits are as large as this makes them."""
+    torch.manual_seed(seed)
+    layers = nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    layers[-1].weight.data.mul_(gain)
+    return nn.Sequential(*layers)
+
+
+COMMITTEES = {
+    "two apart": lambda score: Ensemble([wide_network(), wide_network(seed=1)], score=score),
+    "two alike": lambda score: Ensemble([wide_network(), perturbed(wide_network(), 1e-3)], score=score),
+    "large logits": lambda score: Ensemble([wide_network(gain=100.0), wide_network(seed=1, gain=100.0)], score=score),
+    "dropout": lambda score: MCDropout(wide_network(), n_passes=5, score=score),
+}
+
+
+def assert_moves_within_slack(guarded, inputs):
+    """Return scores and their slack, after comparing those of one batch with those of each input alone."""
+    readings = guarded._readings([inputs], "calibrate", None, False, to_score=True)
+    scores, slack, _ = guarded._calibration_scores(readings, may_be_empty=False)
+    moved = np.abs(guarded.score_samples(inputs.split(1), progress=False) - scores)
+    assert moved.max() > 0.0
+    assert (moved <= np.maximum(slack, guarded.detector._slack(scores))).all()
+    return scores, slack
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", COMMITTEES)
+def test_members_move_no_score_further_than_its_slack(name, score):
+    inputs = 3.0 * torch.randn(100, 64, generator=torch.Generator().manual_seed(1))
+    assert_moves_within_slack(COMMITTEES[name](score), inputs)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_real_members_move_no_score_further_than_its_slack(score, resnet56, cifar10_images):
+    images = normalize_images(cifar10_images["cifar10_test"]["images"][:100])
+    scores, slack = assert_moves_within_slack(Ensemble([resnet56, perturbed(resnet56, 0.01)], score=score), images)
+    assert slack.max() < 0.01 * scores.std()
+
+
+@pytest.mark.parametrize("score", ["msp", "entropy"])
+def test_the_slack_of_members_in_half_precision_is_that_of_their_own_rounding(score):
+    inputs = torch.randn(5, 64, generator=torch.Generator().manual_seed(1))
+    slack = []
+    for dtype in (torch.float32, torch.float16):
+        guarded = Ensemble([wide_network().to(dtype), wide_network(seed=1).to(dtype)], score=score)
+        readings = guarded._readings([inputs.to(dtype)], "calibrate", None, False, to_score=True)
+        slack.append(guarded._calibration_scores(readings, may_be_empty=False).rounding)
+    # 2 steps of 2⁻¹⁰ against 32 of 2⁻²³
+    np.testing.assert_allclose(slack[1] / slack[0], 512.0, rtol=0.2)
+
+
+def test_a_graph_in_half_precision_that_rounds_otherwise_is_refused_with_its_remedy(tmp_path):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    batches = [(inputs.half(), labels) for inputs, labels in blob_batches()]
+    guarded = OODModel(mlp().half(), MSP()).fit(batches).calibrate(batches)
+    with pytest.raises(InputError, match=r"half precision, which rounds by about 1e-3 .*: pass tolerance=0\.01"):
+        guarded.export_onnx(tmp_path / "guard.onnx", tolerance=1e-9)

@@ -3,6 +3,7 @@
 import copy
 import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from torch.nn import functional  # noqa: E402
 from gem_ood import GEM, MSP  # noqa: E402
 from gem_ood.errors import InputError  # noqa: E402
 from gem_ood.torch import OODModel  # noqa: E402
-from gem_ood.torch.layers import _Capture, evaluating, pooled, unwrapped, without_compilation  # noqa: E402
+from gem_ood.torch.batches import logits_of  # noqa: E402
+from gem_ood.torch.layers import FeatureReader, _Capture, evaluating, pooled, unwrapped, without_compilation  # noqa: E402
 
 
 def read(model, inputs, layer="auto", **options):
@@ -45,16 +47,18 @@ class Backwards(nn.Module):
         return self.last(torch.tanh(self.middle(torch.relu(self.first(inputs)))))
 
 
-def test_auto_takes_the_input_of_the_linear_layer_that_runs_last_not_of_the_one_defined_last():
+def test_auto_takes_the_input_of_the_linear_layer_that_gives_the_logits_not_of_the_one_defined_last():
     model, inputs = Backwards(), blobs(10)[0]
     found, name = read(model, inputs)
     assert name == "last"
     assert torch.equal(found, torch.tanh(model.middle(torch.relu(model.first(inputs)))).detach())
 
 
-def test_the_layer_is_known_before_a_pass_only_where_there_is_one_linear_layer(images):
-    assert OODModel(ConvNet(), GEM()).layer == "head"
-    assert OODModel(mlp(), GEM()).layer is None
+def test_the_layer_is_known_after_a_pass_and_the_width_of_an_only_one_before(images):
+    for model in (ConvNet(), mlp()):
+        assert OODModel(model, GEM()).layer is None
+    assert [FeatureReader(model, "auto", "mean").width for model in (ConvNet(), mlp())] == [5, None]
+    assert FeatureReader(mlp(), "3", "mean").width == 8
     assert read(mlp(), blobs(4)[0])[1] == "5"
     model = ConvNet()
     assert torch.equal(read(model, images)[0], model.block(images).mean((2, 3)).detach())
@@ -64,6 +68,91 @@ def test_a_model_that_is_one_linear_layer_has_its_inputs_as_features():
     inputs = blobs(10)[0]
     found, _ = read(nn.Linear(4, 3), inputs)
     assert torch.equal(found, inputs)
+
+
+def test_a_detector_of_another_width_is_refused_before_a_pass_where_there_is_one_linear_layer():
+    with pytest.raises(InputError, match=r"the model has 5 features .* but this GEM was fitted to 6"):
+        OODModel(ConvNet(), as_fitted(torch.zeros(1, 6)))
+
+
+class Auxiliary(nn.Module):
+    """A second head that runs after the first and has as many outputs."""
+
+    def __init__(self, finish=lambda logits: logits):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head, self.auxiliary = nn.Linear(4, 5), nn.Linear(5, 3), nn.Linear(4, 3)
+        self.finish = finish
+
+    def forward(self, inputs):
+        logits = self.finish(self.head(torch.relu(self.body(inputs))))
+        return logits, self.auxiliary(inputs)
+
+
+@pytest.mark.parametrize("is_attached", [False, True], ids=["hooks per pass", "attached"])
+def test_auto_takes_the_layer_whose_output_is_the_logits_not_the_one_that_runs_last(is_attached):
+    model, inputs = Auxiliary(), blobs(10)[0]
+    guarded = OODModel(model, GEM())
+    if is_attached:
+        guarded.attach()
+    for part in (inputs, inputs[:4]):
+        assert np.array_equal(guarded.features([part])[0], torch.relu(model.body(part)).detach())
+    assert guarded.layer == "head"
+    guarded.detach()
+
+
+class Finished(nn.Module):
+    """Something comes between the head and the logits."""
+
+    def __init__(self, finish):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head, self.more, self.finish = nn.Linear(4, 5), nn.Linear(5, 3), nn.Linear(4, 7), finish
+
+    def forward(self, inputs):
+        return self.finish(self.head(torch.relu(self.body(inputs)))), self.more(inputs)
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [lambda logits: logits.log_softmax(1), lambda logits: 2.0 * logits, lambda logits: logits.clone()],
+    ids=["log-softmax", "scaled", "copied"],
+)
+def test_where_the_logits_are_no_layers_output_the_only_layer_with_as_many_columns_is_taken(finish):
+    model, inputs = Finished(finish), blobs(10)[0]
+    found, name = read(model, inputs)
+    assert name == "head"
+    assert torch.equal(found, torch.relu(model.body(inputs)).detach())
+
+
+class FunctionalHead(nn.Module):
+    """Hidden linear layers below a head that is no layer."""
+
+    def __init__(self, *widths):
+        super().__init__()
+        torch.manual_seed(0)
+        self.hidden = nn.Sequential(*(nn.Linear(*pair) for pair in zip((4, *widths), widths, strict=False)))
+        self.weight = nn.Parameter(torch.randn(3, widths[-1]))
+
+    def forward(self, inputs):
+        return functional.linear(self.hidden(inputs), self.weight)
+
+
+def test_inputs_of_layers_that_cannot_win_are_not_kept_until_the_pass_ends():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(5, 5) for _ in range(6)), nn.Linear(5, 3))
+    kept = []
+    reader = FeatureReader(model, "auto", "mean-token")
+    reader.attach()
+    probe = model[6].register_forward_pre_hook(
+        lambda module, args: kept.extend(
+            name for name, run in next(iter(reader._attached._seen.values())).items() if run.features is not None
+        )
+    )
+    reader.run(model, (torch.randn(2, 7, 5),), {}, lambda output: logits_of(output[:, 0]))
+    assert kept == []
+    probe.remove()
+    reader.detach()
 
 
 def test_a_named_linear_layer_gives_its_input():
@@ -88,6 +177,54 @@ def test_volumes_are_averaged_over_their_positions():
     model = nn.Sequential(nn.Conv3d(1, 4, 2), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 3))
     volumes = torch.randn(5, 1, 4, 5, 6)
     torch.testing.assert_close(read(model, volumes, "0")[0], model[0](volumes).mean((2, 3, 4)).detach())
+
+
+def overwritten():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(4, 3)).eval()
+
+
+def test_what_a_layer_gave_is_read_before_the_next_overwrites_it(images):
+    model = overwritten()
+    expected = model[:2](images).mean((2, 3)).detach()
+    assert expected.min() < 0.0
+    torch.testing.assert_close(read(model, images, "1")[0], expected)
+    with OODModel(model, as_fitted(expected), "1") as guarded:
+        compiled = torch.compile(guarded, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(images).score, guarded(images).score)
+        moved = images.clone().requires_grad_()
+        guarded(moved).score.sum().backward()
+        assert moved.grad.abs().sum() > 0.0
+    torch.compiler.reset()
+
+
+def as_fitted(rows):
+    """Return a detector for rows of this width, fitted to noise."""
+    labels = np.arange(60) % 3
+    return GEM(covariance=0.1).fit(np.random.default_rng(0).normal(size=(60, rows.shape[1])), labels)
+
+
+class Wiped(nn.Module):
+    """Features are overwritten once the head has read them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, inputs):
+        features = self.body(inputs)
+        logits = self.head(features)
+        features.detach().mul_(0.0)
+        return logits
+
+
+@pytest.mark.parametrize("layer", ["auto", "head", "body"])
+def test_what_a_linear_layer_took_is_read_before_the_model_overwrites_it(layer):
+    model, inputs = Wiped(), blobs(10)[0]
+    expected = inputs if layer == "body" else model.body(inputs).detach()
+    assert torch.equal(read(model, inputs, layer)[0], expected)
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2], ids=["convolution", "normalization", "pooling"])
@@ -151,6 +288,99 @@ def test_tokens_become_one_row_as_asked(pool, expected):
     model, tokens = Tokens(), torch.arange(12).view(3, 4) % 9
     for layer in ("auto", "embed"):
         assert torch.equal(read(model, tokens, layer, pool=pool)[0], expected(model.embed(tokens)).detach())
+
+
+class Masked(nn.Module):
+    """Tokens with padding among them, which the model is told of."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(9, 5), nn.Linear(5, 3)
+
+    def forward(self, tokens, attention_mask):
+        vectors = self.embed(tokens)
+        weights = attention_mask[:, :, None].to(vectors.dtype)
+        return (self.head(vectors) * weights).sum(1)
+
+
+#: Sequences of 4, 2 and 3 tokens, padded after, before, and on both sides.
+MASK = torch.tensor([[1, 1, 1, 1, 0], [0, 0, 0, 1, 1], [0, 1, 1, 1, 0]])
+TOKENS = torch.arange(15).view(3, 5) % 9
+
+
+@pytest.mark.parametrize("mask", [MASK, MASK.bool(), MASK.double()], ids=["whole", "boolean", "real"])
+@pytest.mark.parametrize("pool", ["first-token", "last-token", "mean-token"])
+def test_padding_is_no_token(pool, mask):
+    model = Masked()
+    expected = []
+    for tokens, is_token in zip(TOKENS, MASK.bool(), strict=True):
+        vectors = model.embed(tokens[is_token])
+        expected.append({"first-token": vectors[0], "last-token": vectors[-1], "mean-token": vectors.mean(0)}[pool])
+    for layer in ("auto", "embed", lambda output: model.embed(TOKENS)):
+        found, _ = read(model, {"tokens": TOKENS, "attention_mask": mask}, layer, pool=pool)
+        torch.testing.assert_close(found, torch.stack(expected).detach())
+
+
+def test_padding_that_is_not_a_number_and_sums_that_overflow_halves_do_no_harm():
+    tokens = torch.full((1, 4, 2), 4e4, dtype=torch.float16)
+    tokens[0, 3] = torch.nan
+    found = pooled(tokens, "mean-token", "x", mask=torch.tensor([[1, 1, 1, 0]]))
+    assert found.dtype == torch.float16
+    assert found.tolist() == [[4e4, 4e4]]
+    assert pooled(tokens[:, :3], "mean-token", "x", mask=torch.zeros(1, 3)).tolist() == [[0.0, 0.0]]
+
+
+def test_a_mask_of_another_form_is_left_aside():
+    tokens = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    for mask in (torch.ones(2, 1, 3, 3), torch.zeros(2, 4), "no mask"):
+        assert torch.equal(pooled(tokens, "last-token", "x", mask=mask), tokens[:, -1])
+
+
+@pytest.mark.parametrize("pool", ["first-token", "last-token", "mean-token"])
+def test_padding_is_no_token_in_an_exported_and_in_a_compiled_guard(pool, tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(9, (60, 5), generator=generator)
+    batch = {"tokens": tokens, "attention_mask": MASK.repeat(20, 1)}
+    guarded = OODModel(Masked(), GEM(covariance=0.1), pool=pool).fit([{**batch, "labels": torch.arange(60) % 3}])
+    guarded.calibrate([batch])
+    expected = guarded(batch).score.detach()
+    with guarded:
+        torch.testing.assert_close(torch.compile(guarded, backend="eager", fullgraph=True)(**batch).score, expected)
+    torch.compiler.reset()
+    guarded.export_onnx(
+        tmp_path / "guard.onnx", dynamic_shapes={"tokens": {1: "length"}, "attention_mask": {1: "length"}}
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "guard.onnx")
+    for length in (5, 4):
+        cut = {name: value[:, :length] for name, value in batch.items()}
+        found = session.run(["score"], {name: value.numpy() for name, value in cut.items()})[0]
+        np.testing.assert_allclose(found, guarded(cut).score.detach(), rtol=1e-4)
+
+
+def test_the_last_token_of_a_padded_sentence_is_the_one_that_a_sequence_classifier_reads():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_embd=16, n_layer=2, n_head=2, vocab_size=60, num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=1
+    )
+    model = transformers.GPT2ForSequenceClassification(config).eval()
+    lengths = 3 + torch.arange(60) % 7
+    mask = (torch.arange(9) < lengths[:, None]).long()
+    tokens = torch.randint(2, 60, (60, 9), generator=torch.Generator().manual_seed(1)) * mask
+    batch = {"input_ids": tokens, "attention_mask": mask}
+    guarded = OODModel(model, GEM(covariance=0.1), pool="last-token")
+    guarded.fit([{**batch, "labels": torch.arange(60) % 3}])
+    rows = torch.tensor(guarded.features([batch])[0])
+    with torch.no_grad():
+        torch.testing.assert_close(model.score(rows), model(**batch).logits)
+    padded = guarded(**batch).score
+    for place in (0, 1, 5):
+        alone = {name: value[place : place + 1, : lengths[place]] for name, value in batch.items()}
+        torch.testing.assert_close(guarded(**alone).score, padded[place : place + 1], rtol=1e-4, atol=1e-4)
 
 
 class Recurrent(nn.Module):
@@ -335,14 +565,16 @@ def placed(rows, place):
 
 @pytest.mark.parametrize("form", [lambda rows: rows, lambda rows: (rows, None)], ids=["tensor", "tuple"])
 def test_rows_of_several_devices_are_joined_in_the_order_of_the_devices(form):
-    capture = _Capture({})
+    model = nn.Linear(1, 1)
+    reader, capture = FeatureReader(model, "auto", "mean"), _Capture({})
     capture.start(of_all_threads=True)
     for place, rows in ((0, [[3.0], [4.0]]), (2, [[5.0]]), (1, [[1.0], [2.0]])):
-        thread = threading.Thread(target=capture.keep, args=("head", form(placed(rows, place))))
+        thread = threading.Thread(target=capture.keep, args=("", form(placed(rows, place)), torch.ones(2, 1)))
         thread.start()
         thread.join(20)
-    name, count, features = capture.take([torch.device("cuda", place) for place in (1, 0, 2)])
-    assert (name, count, features[:, 0].tolist()) == ("head", 1, [1.0, 2.0, 3.0, 4.0, 5.0])
+    devices = [torch.device("cuda", place) for place in (1, 0, 2)]
+    name, features = reader._taken(capture, devices, lambda: torch.ones(5, 1))
+    assert (name, features[:, 0].tolist()) == ("", [1.0, 2.0, 3.0, 4.0, 5.0])
     capture.stop()
     assert capture._seen == {}
 
@@ -403,6 +635,20 @@ class Pairs(nn.Module):
         (lambda: read(mlp(), None, pool="max"), "pool is 'max'; pass 'mean', 'first-token'"),
         (lambda: read(mlp(), torch.ones(2, 4), pool=lambda rows: rows.sum()), r"shape \(\) where one row per input"),
         (lambda: read(mlp(), torch.ones(2, 4), pool=lambda rows: "x"), "shape str where one row per input"),
+        (
+            lambda: read(Auxiliary(lambda logits: logits.log_softmax(1)), torch.ones(2, 4)),
+            r"3 logits .* several have as many outputs \('head', 'auxiliary'\); pass layer= the name",
+        ),
+        (lambda: read(FunctionalHead(6), torch.ones(2, 4)), r"none has as many outputs \('hidden\.0'\); pass layer="),
+        (
+            lambda: read(FunctionalHead(6, 5), torch.ones(2, 4)),
+            r"none has .* \('hidden\.0', 'hidden\.1'\); pass layer=",
+        ),
+        (lambda: read(mlp(), None, nn.Linear(6, 3)), "layer is a Linear that is no part of Sequential; .* such as '5'"),
+        (
+            lambda: read(ByKeyword(), torch.ones(4), "head"),
+            r"features of shape \(5,\) .*; add a batch axis: inputs\[None\]",
+        ),
     ],
     ids=[
         "no linear layer",
@@ -419,6 +665,11 @@ class Pairs(nn.Module):
         "unknown pool",
         "pool without rows",
         "pool without a tensor",
+        "several may give the logits",
+        "a functional head over one layer",
+        "a functional head over several",
+        "a layer of another model",
+        "an input without a batch axis",
     ],
 )
 def test_a_layer_that_cannot_be_read_is_named_in_one_line(make, message):
@@ -495,13 +746,16 @@ def test_a_deep_copy_of_an_attached_guard_has_hooks_of_its_own():
     assert hook_counts(other.model) == 0
 
 
-def test_captured_features_are_not_kept_alive():
-    model, inputs = mlp(), blobs(5)[0]
+@pytest.mark.parametrize("is_attached", [False, True], ids=["hooks per pass", "attached"])
+def test_captured_features_are_not_kept_alive(is_attached):
+    model, captured = mlp(), []
     guarded = OODModel(model, GEM(), "5")
-    guarded.features([inputs])
+    model[5].register_forward_pre_hook(lambda module, args: captured.append(weakref.ref(args[0])))
+    if is_attached:
+        guarded.attach()
+    guarded.features([blobs(5)[0]])
     gc.collect()
-    alive = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor and thing.shape == (5, 6)]
-    assert alive == []
+    assert [features() for features in captured] == [None]
 
 
 def test_an_attached_guard_keeps_nothing_of_passes_that_are_not_its_own():

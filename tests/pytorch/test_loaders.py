@@ -192,6 +192,11 @@ def test_an_output_without_a_row_of_logits_per_input_is_refused(form, message):
         OODModel(Returns(form), MSP())(INPUTS)
 
 
+def test_an_output_that_begins_with_a_loss_is_refused():
+    with pytest.raises(InputError, match=r"a tuple that begins with a single number, as it does with a loss .* labels"):
+        OODModel(Returns(lambda logits: (logits.mean(), logits)), MSP())(INPUTS)
+
+
 def test_a_text_classifier_of_hugging_face_is_guarded():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

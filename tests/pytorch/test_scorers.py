@@ -8,12 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from networks import NearestMean  # noqa: E402
 from numpy.testing import assert_allclose  # noqa: E402
 from sklearn.base import clone  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from gem_ood import GEM, MSP, Energy, Head, Mahalanobis, MaxLogit  # noqa: E402
-from gem_ood.detectors import Detector, available, make  # noqa: E402
+from gem_ood.detectors import available, make  # noqa: E402
 from gem_ood.detectors.gaussian import GaussianDetector  # noqa: E402
 from gem_ood.errors import InputError, NotFittedError, RankWarning  # noqa: E402
 from gem_ood.torch import Scorer, scorer  # noqa: E402
@@ -208,39 +209,6 @@ def test_buffers_are_no_part_of_a_state_dict(detector):
     assert dict(scorer(detector).state_dict()) == {}
 
 
-class NearestMean(Detector):
-    """A detector of a user's own: minus the distance to the nearest class mean."""
-
-    def __init__(self, *, calibration=None, tpr=0.95, random_state=0):
-        self.calibration, self.tpr, self.random_state = calibration, tpr, random_state
-
-    def _learn(self, batches, *, n_features, classes):
-        rows, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-        self.classes_ = np.unique(labels)
-        self.means_ = np.stack([rows[labels == name].mean(axis=0) for name in self.classes_])
-
-    def _distances(self, features):
-        return np.linalg.norm(features[:, np.newaxis] - self.means_, axis=2)
-
-    def _scores(self, features, nearest=None):
-        distances = self._distances(features)
-        if nearest is not None:
-            nearest[...] = distances.argmin(axis=1)
-        return -distances.min(axis=1)
-
-    def _details(self, features):
-        raise NotImplementedError
-
-    def _class_names(self, n_features):
-        return self.classes_
-
-    def _state(self):
-        raise NotImplementedError
-
-    def _restore(self, tensors, values):
-        raise NotImplementedError
-
-
 class HalvedGEM(GEM):
     """A score of a user's own on the fit of another."""
 
@@ -298,9 +266,20 @@ def test_a_score_of_logits_needs_no_fit(kind):
         (lambda: scorer(MSP(), dtype=torch.float16), "dtype is torch.float16; pass torch.float64 or torch.float32"),
         (lambda: scorer(GEM().fit(np.eye(5)[[0, 1, 2, 3, 4, 0]] * 2.0))(torch.zeros(2, 4)), r"shape \(2, 4\) .* 5"),
         (lambda: scorer(MSP(head=HEAD))(torch.zeros(2, 4)), r"shape \(2, 4\) but this scorer takes rows × 5"),
+        (lambda: scorer(Energy())(np.zeros((2, 4))), r"rows is a ndarray; pass a tensor: torch\.from_numpy\(rows\)"),
+        (lambda: scorer(Energy()).ascent([[0.0]]), r"rows is a list; pass a tensor: torch\.tensor\(rows\)"),
         (lambda: scorer(Energy())(torch.zeros(4)), r"shape \(4,\) but this scorer takes rows × columns"),
     ],
-    ids=["not a detector", "bad option", "bad precision", "wrong width", "wrong width for a head", "one row"],
+    ids=[
+        "not a detector",
+        "bad option",
+        "bad precision",
+        "wrong width",
+        "wrong width for a head",
+        "an array",
+        "a list",
+        "one row",
+    ],
 )
 def test_bad_input_is_refused_in_one_line(attempt, message):
     with warnings.catch_warnings():

@@ -203,6 +203,9 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 def logits_of(output: Any) -> Tensor:
     """Return the logits, n × k, in a model's output.
 
+    A tuple that begins with a single number is refused: it is a loss, and which of the parts after it are the logits
+    is not said.
+
     >>> logits_of((torch.zeros(1, 2), "attentions")).shape
     torch.Size([1, 2])
     """
@@ -213,6 +216,11 @@ def logits_of(output: Any) -> Tensor:
         found = output.logits
     elif isinstance(output, tuple | list) and output:
         found = output[0]
+        if isinstance(found, Tensor) and found.ndim == 0:
+            raise InputError(
+                f"the model returned a {type(output).__name__} that begins with a single number, as it does with a "
+                f"loss when it is passed labels; leave labels out, or wrap it in a module that returns its logits"
+            )
     if not isinstance(found, Tensor) or found.ndim != 2:
         shape = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise InputError(

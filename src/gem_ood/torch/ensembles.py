@@ -19,8 +19,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from gem_ood.detectors import MSP, Detector, MaxLogit
 from gem_ood.errors import InputError
 from gem_ood.torch.batches import as_arguments, first_rows, logits_of, mapped, tensors_of
+from gem_ood.torch.distributed import without_synchronization
 from gem_ood.torch.gradients import ReadyGuard
 from gem_ood.torch.layers import refuse_compiled, unwrapped
+from gem_ood.torch.rounding import feature_rounding, largest_move
 from gem_ood.torch.scorers import precise
 from gem_ood.torch.streaming import Reading
 
@@ -61,17 +63,35 @@ class _Committee(ReadyGuard):
 
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         members = self._members(args, kwargs)
-        log_each = torch.stack([logits.to(precise(logits)).log_softmax(1) for logits in members])
+        log_mean, score = self._mean_and_score(_stacked(members))
+        if self.score == "msp":
+            return Reading(log_mean, log_mean, members=members)
+        return Reading(log_mean, score[:, None], log_mean.argmax(1), members)
+
+    def _mean_and_score(self, members: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logarithm of the mean probabilities, and the score of each row, of members × rows × classes."""
+        log_each = members.log_softmax(2)
         log_mean = log_each.logsumexp(0) - math.log(len(members))
         if self.score == "msp":
-            return Reading(log_mean, log_mean)
+            return log_mean, log_mean.amax(1).exp()
         if self.score == "entropy":
-            score = (log_mean.exp() * log_mean).sum(1)
-        else:
-            # The mean divergence of members from their mean, which is the entropy of the mean less the mean entropy
-            # without their difference being lost to rounding; it is never negative.
-            score = -(log_each.exp() * (log_each - log_mean)).sum(2).mean(0).clamp(min=0.0)
-        return Reading(log_mean, score[:, None], log_mean.argmax(1))
+            return log_mean, (log_mean.exp() * log_mean).sum(1)
+        # The mean divergence of members from their mean, which is the entropy of the mean less the mean entropy
+        # without their difference being lost to rounding; it is never negative.
+        return log_mean, -(log_each.exp() * (log_each - log_mean)).sum(2).mean(0).clamp(min=0.0)
+
+    @torch.no_grad()
+    def _rounding(self, reading: Reading) -> Tensor:
+        """As `Judge.rounding`, by moving the logits of all members: their mean does not show how large these were."""
+        assert reading.members is not None
+        members = _stacked(reading.members)
+        shares = members.new_tensor([feature_rounding(logits.dtype) for logits in reading.members])
+        steps = shares[:, None, None] * members.abs().amax(2, keepdim=True)
+        return largest_move(lambda moved: self._mean_and_score(moved)[1], members, steps)
+
+
+def _stacked(members: Sequence[Tensor]) -> Tensor:
+    return torch.stack([logits.to(precise(logits)) for logits in members])
 
 
 class Ensemble(_Committee):
@@ -123,7 +143,7 @@ class Ensemble(_Committee):
     def _members(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
         if not args:
             args, kwargs = as_arguments(kwargs, self.model[0])
-        found = [logits_of(member(*args, **kwargs)) for member in self.model]
+        found = [logits_of(without_synchronization(member)(*args, **kwargs)) for member in self.model]
         sizes = [logits.shape[1] for logits in found]
         place = next((place for place, size in enumerate(sizes) if size != sizes[0]), 0)
         if place:

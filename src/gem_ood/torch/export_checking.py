@@ -17,6 +17,12 @@ __all__ = ["check_graph"]
 #: input of its kind, and far out of the distribution.
 CHECKED_MOVES = (0.0, 1.0, 30.0)
 
+HALF_PRECISIONS = (torch.float16, torch.bfloat16)
+HALF_PRECISION_REMEDY = (
+    "the model is in half precision, which rounds by about 1e-3 of a number's size: pass tolerance=0.01 if that is "
+    "near enough, or export it in float32; otherwise "
+)
+
 Judged = Callable[[Sequence[Tensor]], OODResult]
 
 
@@ -51,10 +57,11 @@ def check_graph(document: bytes, judged: Judged, judge: Judge, inputs: GraphInpu
         else:
             what = next(_differences(mapped(tuple(answer), Tensor.cpu), found, judge, tolerance, is_example), None)
         if what:
+            is_half = any(part.dtype in HALF_PRECISIONS for part in (*tensors, answer.logits))
             raise InputError(
-                f"the graph does not answer as PyTorch does, and nothing was written: {what}; look in the model's "
-                f"forward for what depends on the size of the batch, on Python values or on chance, or pass another "
-                f"tolerance="
+                f"the graph does not answer as PyTorch does, and nothing was written: {what}; "
+                f"{HALF_PRECISION_REMEDY if is_half else ''}look in the model's forward for what depends on the size "
+                f"of the batch, on Python values or on chance, or pass another tolerance="
             )
 
 

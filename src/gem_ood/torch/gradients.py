@@ -14,6 +14,7 @@ from gem_ood.detectors import MSP, Detector, MaxLogit
 from gem_ood.errors import InputError
 from gem_ood.scores import check_temperature
 from gem_ood.torch.batches import Unpack, logits_of, mapped
+from gem_ood.torch.distributed import without_synchronization
 from gem_ood.torch.guarded import OODModel
 from gem_ood.torch.layers import unwrapped
 from gem_ood.torch.noise import recording_gradients, without_inference
@@ -47,14 +48,14 @@ class ReadyGuard(OODModel):
             classes: The names of the logits, in their order, where the score is one of logits.
             unpack: As in `OODModel.fit`.
             progress: Changes nothing.
-            distributed: Changes nothing: every process has the same guard.
+            distributed: As in `OODModel.fit`, so that a process without inputs hears what the others saw.
         """
         if classes is not None and isinstance(self.detector, MaxLogit):
             raise InputError(
                 f"the nearest class of this {type(self).__name__} is the place of its largest logit, which takes no "
                 f"names; leave classes out"
             )
-        return super().fit(loader, classes=classes, unpack=unpack)
+        return super().fit(loader, classes=classes, unpack=unpack, distributed=distributed)
 
     def _adopt(self, detector: Detector) -> Self:
         if type(detector) is not type(self.detector):
@@ -120,11 +121,13 @@ class GradNorm(ReadyGuard):
     the linear layer that gives the logits it is ‖features‖₁ · ‖softmax(logits/T) − 1/k‖₁ / T, from a forward pass
     alone. The authors' code sums over classes where their paper averages: k times this score, in the same order.
 
-    A weight that other layers share counts through this layer only. Nothing is fitted.
+    A weight that other layers share counts through this layer only. Of a parametrized weight, such as that of
+    `weight_norm`, the parameters it is made from count (`original0` and `original1`) and not the weight itself; the
+    closed form is that of a plain weight, and is not used there. Nothing is fitted.
 
     Args:
         model: Any classifier whose forward returns logits, or an output that has them.
-        layer: "auto" for the linear layer that runs last, or the name of any layer or block that has weights.
+        layer: "auto" for the linear layer that gives the logits, or the name of any layer or block that has weights.
         temperature: T.
         method: "closed-form"; "autograd", for any layer: one backward pass for the whole batch down to the layer, then
             each row's gradient through that layer alone; or "auto" for the first where it holds, else the second.
@@ -176,7 +179,7 @@ class GradNorm(ReadyGuard):
 
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         if self.layer is None:
-            self._run(args, kwargs)  # the linear layer that runs last is known after a pass
+            self._run(args, kwargs)  # the linear layer that gives the logits is known after a pass
         if self._is_closed_form is None:
             self._is_closed_form = self._gives_logits(args, kwargs)
         if self.method == "closed-form" and not self._is_closed_form:
@@ -192,7 +195,7 @@ class GradNorm(ReadyGuard):
     def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         assert self._reader is not None
         with torch.no_grad():
-            output, features = self._reader.run(self.model, args, kwargs)
+            output, features = self._reader.run(without_synchronization(self.model), args, kwargs, logits_of)
         return logits_of(output), features
 
     def _in_closed_form(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,11 @@ from gem_ood.detectors import Detector, GaussianDetector, LogitDetector
 from gem_ood.errors import InputError, NotFittedError
 from gem_ood.torch.batches import Arguments, Batch, Unpack, logits_of, opened
 from gem_ood.torch.distributed import together, without_synchronization
-from gem_ood.torch.judging import OODResult, noise_rounding
+from gem_ood.torch.judging import OODResult
 from gem_ood.torch.layers import FeatureReader, Layer, Pool, evaluating, without_compilation
 from gem_ood.torch.noise import check_noise, with_noise
 from gem_ood.torch.ranks import calibrate_on_ranks, fit_on_ranks, gathered
+from gem_ood.torch.rounding import noise_rounding
 from gem_ood.torch.storing import StoredGuard
 from gem_ood.torch.streaming import Reading, RowBatches, device_of, refuse_non_finite_rows, require_loader
 from gem_ood.torch.whole_loaders import LoaderGuard, Scored
@@ -35,8 +36,8 @@ class OODModel(LoaderGuard, StoredGuard):
     Args:
         model: Any classifier whose forward returns logits, or an output that has them.
         detector: An array detector such as `GEM()`, fitted or not. It is used, not copied: give each guard its own.
-        layer: "auto" for the linear layer that runs last, the name of a layer (a linear layer gives its input, any
-            other its output), or a function from the model's output to features.
+        layer: "auto" for the linear layer that gives the logits, the name of a layer (a linear layer gives its input,
+            any other its output), or a function from the model's output to features.
         pool: How features that are no rows become rows: "mean" averages spatial maps over their positions;
             "first-token", "last-token" or "mean-token" of a sequence; or a function.
         input_noise: Size of the step that moves each input towards a higher score before it is scored; needs one
@@ -103,7 +104,7 @@ class OODModel(LoaderGuard, StoredGuard):
         if self._reader is None:
             logits = logits_of(model(*args, **kwargs))
             return Reading(logits, logits)
-        output, features = self._reader.run(model, args, kwargs)
+        output, features = self._reader.run(model, args, kwargs, logits_of)
         logits = logits_of(output)
         if _is_eager() and len(features) != len(logits):
             raise InputError(
@@ -295,7 +296,7 @@ class OODModel(LoaderGuard, StoredGuard):
         head = getattr(detector, "head", None)
         expected = getattr(detector, "n_features_in_", width if head is None else head.n_features)
         if expected != width:
-            kind = "logits" if detector.reads_logits else f"features in layer {self.layer!r}"
+            kind = "logits" if detector.reads_logits else f"features in layer {self.layer or 'auto'!r}"
             raise InputError(
                 f"the model has {width} {kind} but this {type(detector).__name__} was fitted to {expected}; guard the "
                 f"model it was fitted on, name its layer, or fit again"
@@ -355,4 +356,4 @@ class OODModel(LoaderGuard, StoredGuard):
 
 def _is_eager() -> bool:
     """Return whether this pass runs as written, so that numbers and shapes are there to be looked at."""
-    return not torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return not torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()

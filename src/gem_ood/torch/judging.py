@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gem_ood.detectors import Detector
+from gem_ood.torch.rounding import feature_rounding, largest_move
 from gem_ood.torch.scorers import Scorer, precise, scorer
 
-__all__ = ["Judge", "OODResult", "noise_rounding"]
+__all__ = ["Judge", "OODResult"]
 
 #: By how much two scores may differ, relative to them, that are equal but for rounding and then rounded to float32.
 FLOAT32_ROUNDING = 2.0 * torch.finfo(torch.float32).eps
@@ -35,29 +36,6 @@ class OODResult(NamedTuple):
     p_value: Tensor | None
     is_ood: Tensor | None
     nearest_class: Tensor
-
-
-#: By how many steps of its precision a network may move a feature, as a share of the row's largest, between batches of
-#: different size, whose products it adds up in another order. A ResNet-56 showed 20 in float32; in half precision,
-#: products are added up in float32 and rounded once.
-WIDE_STEPS, NARROW_STEPS = 32.0, 2.0
-
-#: Scores are allowed to move by so much more than the directions that were tried show.
-DIRECTIONS_MARGIN = 2.0
-
-#: The same with input noise, a sign of which may turn, as a share of the middle half of scores: about three times what
-#: a ResNet-56 showed under ODIN.
-NOISE_ROUNDING = 1e-3
-
-
-def noise_rounding(scores: NDArray[np.float64]) -> float:
-    """Return how far scores with input noise may move when their input comes in a batch of another size.
-
-    >>> noise_rounding(np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
-    0.002
-    """
-    finite = scores[np.isfinite(scores)]
-    return float(NOISE_ROUNDING * np.subtract(*np.quantile(finite, [0.75, 0.25]))) if len(finite) else 0.0
 
 
 class Judge(nn.Module):
@@ -105,12 +83,8 @@ class Judge(nn.Module):
         That is the largest change of the score when the row is moved by the rounding of the network in a few fixed
         directions. A score that is or becomes infinite is allowed none.
         """
-        rows, steps = rows.to(precise(rows)), _feature_rounding(rows.dtype) * rows.abs().amax(1, keepdim=True)
-        scores = self.scorer(rows).to(rows.dtype)
-        largest = torch.zeros_like(scores)
-        for signs in _directions(rows.shape[1]).to(rows):
-            largest = torch.maximum(largest, (self.scorer(rows + steps * signs) - scores).abs().nan_to_num(0.0, 0.0))
-        return DIRECTIONS_MARGIN * largest
+        steps = feature_rounding(rows.dtype) * rows.abs().amax(1, keepdim=True)
+        return largest_move(self.scorer, rows.to(precise(rows)), steps)
 
     def _p_values(self, scores: Tensor) -> Tensor:
         assert self.calibration is not None
@@ -165,24 +139,6 @@ def _rounded_down(values: Tensor, dtype: torch.dtype) -> Tensor:
     if values.dtype == torch.float64 and dtype == torch.float32:
         values = torch.where(values.isinf(), values, values - FLOAT32_ROUNDING * values.abs())
     return values.to(dtype)
-
-
-def _feature_rounding(dtype: torch.dtype) -> float:
-    """Return by what share of a row's largest feature a network of this precision may move the row's features."""
-    if dtype in (torch.float16, torch.bfloat16):
-        return NARROW_STEPS * torch.finfo(dtype).eps
-    # Rows that a guard made from probabilities are in float64 even where its network is not.
-    return WIDE_STEPS * torch.finfo(torch.float32).eps
-
-
-def _directions(n_columns: int) -> Tensor:
-    """Return rows of signs, the same in every call, in which no two columns have the same signs throughout.
-
-    Two columns that always moved together would hide a score that depends on their difference, as probabilities do.
-    """
-    n_directions = max(4, (n_columns - 1).bit_length())
-    codes = torch.randperm(1 << n_directions, generator=torch.Generator().manual_seed(0))[:n_columns]
-    return 2 * ((codes >> torch.arange(n_directions)[:, None]) & 1) - 1
 
 
 def _count_at_or_below(ordered: Tensor, scores: Tensor) -> Tensor:

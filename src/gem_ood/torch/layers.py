@@ -1,20 +1,19 @@
 """Layers: where a model's features are, and how they are read during its own forward pass.
 
-A linear layer gives its input, any other layer its output. Hooks are there only while a pass runs, unless
-`attach` was called, and the model's results are never touched.
+A linear layer gives its input, any other layer its output, copied before the model can overwrite it. Hooks are there
+only while a pass runs, unless `attach` was called, and the model's results are never touched.
 """
 
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gem_ood.errors import InputError
+from gem_ood.torch.modes import evaluating, refuse_compiled, unwrapped, without_compilation
 
 __all__ = [
     "FeatureReader",
@@ -30,12 +29,7 @@ __all__ = [
 Layer = str | Callable[[Any], Any]
 Pool = str | Callable[[Tensor], Tensor]
 
-#: How a sequence of token vectors becomes one.
-_TOKENS: dict[str, Callable[[Tensor], Tensor]] = {
-    "first-token": lambda tokens: tokens[:, 0],
-    "last-token": lambda tokens: tokens[:, -1],
-    "mean-token": lambda tokens: tokens.mean(1),
-}
+_TOKENS = ("first-token", "last-token", "mean-token")
 
 #: Layers whose outputs of three axes are inputs × channels × positions; of others it cannot be told.
 _POOLS = (nn.MaxPool1d, nn.AvgPool1d, nn.LPPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveAvgPool1d)
@@ -62,7 +56,9 @@ class FeatureReader:
     @property
     def width(self) -> int | None:
         """How many features there are, where the layer tells."""
-        module = None if self.name is None else self._linear.get(self.name)
+        # Where there is one linear layer, it is the one that is read or none is.
+        only = next(iter(self._linear)) if self.layer == "auto" and len(self._linear) == 1 else ""
+        module = self._linear.get(self.name or only)
         # A lazy layer has no width until it has seen a batch.
         return None if module is None or callable(self.pool) else module.in_features or None
 
@@ -76,13 +72,12 @@ class FeatureReader:
                 f"{type(unwrapped(self._model)).__name__} has no linear layer, so its features cannot be found; pass "
                 f"layer= the name of the layer whose output they are, such as {_example_name(self._model)!r}"
             )
-        # Where there are several, the one that runs last is known only after a pass.
-        return next(iter(self._linear)) if len(self._linear) == 1 else None
+        return None  # which of them gives the logits is known only after a pass
 
     def attach(self) -> None:
         """Leave the hooks in place until `detach`: `torch.compile(..., fullgraph=True)` needs them there before."""
         if self._attached is None and not callable(self.layer):
-            self._attached = _Capture(self._watched())
+            self._attached = self._capture()
             self._attached.hook()
 
     def detach(self) -> None:
@@ -91,25 +86,24 @@ class FeatureReader:
             self._attached.unhook()
             self._attached = None
 
-    def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Tensor]:
-        """Return the output of the model, or of a replica of it, and one row of features per input, from one pass."""
+    def run(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], logits_of: Callable[[Any], Tensor]
+    ) -> tuple[Any, Tensor]:
+        """Return the output of the model, or of a replica of it, and one row of features per input, from one pass.
+
+        `logits_of` finds the logits in the output, by which the first pass of "auto" tells the layer that gives them.
+        """
+        mask = kwargs.get("attention_mask")
         if callable(self.layer):
             output = model(*args, **kwargs)
             features = self.layer(output)
             if not isinstance(features, Tensor):
                 raise InputError(f"layer returned a {type(features).__name__}; let it return a tensor of features")
-            return output, pooled(features, self.pool, "what layer returned")
-        capture, devices = self._attached or _Capture(self._watched()), _device_order(self._model)
-        capture.start(of_all_threads=devices is not None)
-        try:
-            if capture is self._attached:
-                output = model(*args, **kwargs)
-            else:
-                with capture:
-                    output = model(*args, **kwargs)
-            name, features = self._taken(capture, devices)
-        finally:
-            capture.stop()
+            return output, pooled(features, self.pool, "what layer returned", mask=mask)
+        if self._attached is None:
+            output, name, features = self._run_hooked(model, args, kwargs, logits_of)
+        else:
+            output, name, features = self._run_captured(self._attached, model, args, kwargs, logits_of)
         layer = _modules(self._model)[name]
         return output, pooled(
             features,
@@ -117,49 +111,108 @@ class FeatureReader:
             f"layer {name!r}",
             channels_last=isinstance(layer, nn.Linear),
             positions_last=isinstance(layer, _POSITIONS_LAST),
+            mask=mask,
         )
 
-    def _watched(self) -> dict[str, nn.Module]:
-        if self._chosen is not None:
-            return {self._chosen: _modules(self._model)[self._chosen]}
-        return dict(self._linear)
+    # Code that was compiled from the same forward without hooks would be taken here, and would not run them.
+    @torch.compiler.disable(reason="hooks last one pass; attach() the guard before")  # type: ignore[no-untyped-call,untyped-decorator]
+    def _run_hooked(self, model: nn.Module, *call: Any) -> tuple[Any, str, Any]:
+        capture = self._capture()
+        with capture:
+            return self._run_captured(capture, model, *call)
 
-    def _taken(self, capture: "_Capture", devices: list[torch.device] | None) -> tuple[str, Any]:
-        name, count, features = capture.take(devices)
-        if name is None or features is None:
+    def _run_captured(
+        self,
+        capture: "_Capture",
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        logits_of: Callable[[Any], Tensor],
+    ) -> tuple[Any, str, Any]:
+        devices = _device_order(self._model)
+        capture.start(self._chosen, of_all_threads=devices is not None)
+        try:
+            output = model(*args, **kwargs)
+            return output, *self._taken(capture, devices, lambda: logits_of(output))
+        finally:
+            capture.stop()
+
+    def _capture(self) -> "_Capture":
+        if self._chosen is not None:
+            return _Capture({self._chosen: _modules(self._model)[self._chosen]})
+        return _Capture(self._linear, are_candidates=True)
+
+    def _taken(
+        self, capture: "_Capture", devices: list[torch.device] | None, logits: Callable[[], Tensor]
+    ) -> tuple[str, Any]:
+        passes = capture.take(devices)
+        runs = passes[0] if passes else {}
+        if not runs or (self._chosen is not None and self._chosen not in runs):
             refuse_compiled(self._model)
             wanted = "no linear layer" if self._chosen is None else f"layer {self._chosen!r} not at all"
             raise InputError(
                 f"the forward pass ran {wanted}; pass layer= the name of a layer that it runs, such as "
                 f"{_example_name(self._model)!r}"
             )
-        if count > 1:
+        name = _giving(logits(), runs) if self._chosen is None else self._chosen
+        if runs[name].times > 1:
             raise InputError(
-                f"layer {name!r} ran {count} times in one forward pass, so its features are not one row per input; "
-                f"pass layer= the name of a layer that runs once, or a function of the model's output"
+                f"layer {name!r} ran {runs[name].times} times in one forward pass, so its features are not one row per "
+                f"input; pass layer= the name of a layer that runs once, or a function of the model's output"
             )
         self._chosen = name
-        return name, features
+        parts = [runs[name].features for runs in passes]
+        if devices is None or not all(isinstance(part, Tensor) for part in parts):
+            return name, parts[0]
+        return name, torch.cat([part.to(devices[0]) for part in parts])
+
+
+class _Run(NamedTuple):
+    """What is known of a layer that ran; the output only where it may be the logits themselves."""
+
+    times: int
+    features: Any
+    columns: int | None = None
+    output: Tensor | None = None
+
+
+def _giving(logits: Tensor, runs: Mapping[str, _Run]) -> str:
+    """Return the name of the layer that gives the logits: they are its output, or it alone has as many columns."""
+    n_logits = logits.shape[-1]
+    found = [name for name, run in runs.items() if run.output is not None and run.output is logits]
+    found = found or [name for name, run in runs.items() if run.columns == n_logits]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(map(repr, list(found or runs)[-5:]))
+    raise InputError(
+        f"the {n_logits} logits are not the output of any one linear layer that ran, and "
+        f"{'several have' if found else 'none has'} as many outputs ({names}); pass layer= the name of the layer to "
+        f"read: a linear layer gives its input, any other its output"
+    )
 
 
 class _Capture:
-    """The last of the watched layers to run, how often it ran, and its features; each thread has its own.
+    """The watched layers that ran, how often, and the features of those that may be asked for; each thread has its own.
 
     Nothing is kept of passes that nobody started: it would hold their features and their graph.
     """
 
-    def __init__(self, watched: Mapping[str, nn.Module]) -> None:
-        self._watched = dict(watched)
-        self._seen: dict[int | torch.device, tuple[str, dict[str, int], Any] | None] = {}
+    def __init__(self, watched: Mapping[str, nn.Module], *, are_candidates: bool = False) -> None:
+        self._watched, self._are_candidates = dict(watched), are_candidates
+        self._seen: dict[int | torch.device, dict[str, _Run]] = {}
+        self._only: str | None = None
         self._is_of_all_threads = False
         self._handles: list[Any] = []
 
     def hook(self) -> None:
         for name, module in self._watched.items():
-            if isinstance(module, nn.Linear):
-                self._handles.append(module.register_forward_pre_hook(_Keep(self, name).before, with_kwargs=True))
+            keep = _Keep(self, name)
+            if self._are_candidates:
+                self._handles.append(module.register_forward_hook(keep.around, with_kwargs=True))
+            elif isinstance(module, nn.Linear):
+                self._handles.append(module.register_forward_pre_hook(keep.before, with_kwargs=True))
             else:
-                self._handles.append(module.register_forward_hook(_Keep(self, name).after))
+                self._handles.append(module.register_forward_hook(keep.after))
 
     def unhook(self) -> None:
         for handle in self._handles:
@@ -172,9 +225,9 @@ class _Capture:
     def __exit__(self, *error: object) -> None:
         self.unhook()
 
-    def start(self, *, of_all_threads: bool = False) -> None:
+    def start(self, only: str | None = None, *, of_all_threads: bool = False) -> None:
         """Keep what runs from now on in this thread, or in all: the replicas of DataParallel run in their own."""
-        self._seen[_thread()], self._is_of_all_threads = None, of_all_threads
+        self._seen[_thread()], self._only, self._is_of_all_threads = {}, only, of_all_threads
 
     def stop(self) -> None:
         """Keep nothing more, and forget what was not taken."""
@@ -183,29 +236,34 @@ class _Capture:
         self._seen.pop(_thread(), None)
         self._is_of_all_threads = False
 
-    def keep(self, name: str, features: Any) -> None:
-        found: Any = _tensor_in(features)
+    def keep(self, name: str, given: Any, output: Any = None) -> None:
+        found: Any = _tensor_in(given)
         place: int | torch.device = _thread()
         if self._is_of_all_threads and isinstance(found, Tensor):
             place = found.device  # a thread that has ended may leave its number to the next
         elif place not in self._seen:
             return
-        before = self._seen.get(place)
-        counts = {} if before is None else before[1]
-        counts[name] = counts.get(name, 0) + 1
-        self._seen[place] = (name, counts, found)
+        if self._only not in (None, name):
+            return
+        runs = self._seen.setdefault(place, {})
+        columns = output.shape[-1] if isinstance(output, Tensor) and output.ndim else None
+        may_be_logits = isinstance(output, Tensor) and output.ndim == 2
+        rivals = [other for other, run in runs.items() if columns is not None and run.columns == columns]
+        for rival in rivals:
+            if runs[rival].output is None:  # it could win only by its columns, which another has too
+                runs[rival] = runs[rival]._replace(features=None)
+        times = runs[name].times + 1 if name in runs else 1
+        may_win = times == 1 and (may_be_logits or not rivals)
+        # What comes after the layer may overwrite the tensor in place.
+        features = (found.clone() if isinstance(found, Tensor) else found) if may_win else None
+        runs[name] = _Run(times, features, columns, output if may_be_logits else None)
 
-    def take(self, devices: list[torch.device] | None) -> tuple[str | None, int, Any]:
-        """Return name, count and features; with several devices, their rows joined in the order of the devices."""
-        own = [self._seen.pop(_thread(), None)] if devices is None else list(self._seen.values())
-        seen = [entry for entry in own if entry is not None]
-        if not seen:
-            return None, 0, None
-        name, counts, features = seen[0]
-        if devices is not None and all(isinstance(part, Tensor) for _, _, part in seen):
-            parts = sorted((part for _, _, part in seen), key=lambda part: devices.index(part.device))
-            features = torch.cat([part.to(devices[0]) for part in parts])
-        return name, counts[name], features
+    def take(self, devices: list[torch.device] | None) -> list[dict[str, _Run]]:
+        """Return the layers that ran, by device in their order where there are several."""
+        if devices is None:
+            return [self._seen.pop(_thread(), {})]
+        places: list[int | torch.device] = [*devices, _thread()]
+        return [self._seen[place] for place in places if self._seen.get(place)]
 
 
 class _Keep:
@@ -218,62 +276,17 @@ class _Keep:
         # Another thread may meet this hook while it is being removed; keyword arguments are then left out.
         self._capture.keep(self._name, args[0] if args else (kwargs or {}).get("input"))
 
+    def around(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        kwargs = rest[0] if len(rest) == 2 else {}
+        self._capture.keep(self._name, args[0] if args else kwargs.get("input"), rest[-1])
+
     def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._capture.keep(self._name, output)
 
 
 def _thread() -> int:
-    # A compiled pass runs in one thread and cannot ask which.
-    return 0 if torch.compiler.is_compiling() else threading.get_ident()
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside DataParallel and DistributedDataParallel.
-
-    >>> unwrapped(DataParallel(nn.Linear(2, 1)))
-    Linear(in_features=2, out_features=1, bias=True)
-    """
-    while isinstance(model, DataParallel | DistributedDataParallel):
-        model = model.module
-    return model
-
-
-def without_compilation(model: nn.Module) -> nn.Module:
-    """Return the model inside `torch.compile`: compiled code does not run hooks that came after it was compiled.
-
-    >>> without_compilation(nn.Identity())
-    Identity()
-    """
-    if not _is_compiled_copy(model):
-        return model
-    warnings.warn(
-        "the model is compiled, and compiled code cannot be looked into; it is run uncompiled: compile the guarded "
-        "model instead, torch.compile(OODModel(model, detector))",
-        UserWarning,
-        stacklevel=3,
-    )
-    inner: nn.Module = model._orig_mod  # type: ignore[assignment]
-    return inner
-
-
-def refuse_compiled(model: nn.Module) -> None:
-    """Raise if the model was compiled in place or inside a wrapper, where it cannot be run uncompiled.
-
-    >>> refuse_compiled(nn.Identity())
-    """
-    parts = [model]
-    while isinstance(parts[-1], DataParallel | DistributedDataParallel):
-        parts.append(parts[-1].module)
-    if _is_compiled_copy(parts[-1]) or any(getattr(part, "_compiled_call_impl", None) is not None for part in parts):
-        raise InputError(
-            f"the {type(model).__name__} is compiled, by model.compile() or inside its wrapper, and compiled code "
-            f"cannot be looked into; pass it uncompiled, and compile the guarded model: torch.compile(OODModel(model, "
-            f"detector))"
-        )
-
-
-def _is_compiled_copy(model: nn.Module) -> bool:
-    return isinstance(getattr(model, "_orig_mod", None), nn.Module)
+    # A compiled pass runs in one thread and cannot ask which; `is_compiling` is true of all threads while one compiles.
+    return 0 if torch.compiler.is_dynamo_compiling() else threading.get_ident()
 
 
 def _device_order(model: nn.Module) -> list[torch.device] | None:
@@ -305,7 +318,12 @@ def _named_where_part(model: nn.Module, layer: Layer) -> Layer:
     if not isinstance(layer, nn.Module):
         return layer
     names = [name for name, part in _modules(model).items() if part is layer and name]
-    return names[0] if names else layer
+    if not names:
+        raise InputError(
+            f"layer is a {type(layer).__name__} that is no part of {type(unwrapped(model)).__name__}; pass a layer of "
+            f"the model or its name, such as {_example_name(model)!r}, or a function of the model's output"
+        )
+    return names[0]
 
 
 def _example_name(model: nn.Module) -> str:
@@ -321,12 +339,19 @@ def _tensor_in(features: Any) -> Any:
 
 
 def pooled(
-    features: Any, pool: Pool, source: str, *, channels_last: bool = False, positions_last: bool = False
+    features: Any,
+    pool: Pool,
+    source: str,
+    *,
+    channels_last: bool = False,
+    positions_last: bool = False,
+    mask: Any = None,
 ) -> Tensor:
     """Return one row of features per input: spatial maps are averaged over their positions, as the paper does (P19).
 
     Channels come before the positions, as convolutions have them, or last, as a linear layer takes them. Three axes
-    are read as inputs × channels × positions only where this is known; they might be inputs × tokens × features.
+    are read as inputs × channels × positions only where this is known; they might be inputs × tokens × features. Tokens
+    that a mask, inputs × tokens, leaves out are padding and do not count.
 
     >>> pooled(torch.tensor([[[[1.0, 3.0]], [[0.0, 8.0]]]]), "mean", "layer 'conv'")
     tensor([[2., 4.]])
@@ -339,7 +364,12 @@ def pooled(
     elif pool == "mean" and features.ndim > (2 if positions_last else 3):
         features = features.flatten(1, -2).mean(1) if channels_last else features.flatten(2).mean(2)
     elif pool in _TOKENS and features.ndim == 3:
-        features = _TOKENS[pool](features)
+        features = _one_token(features, pool, mask)
+    elif features.ndim == 1:
+        raise InputError(
+            f"{source} gave features of shape {tuple(features.shape)} where one row per input was expected; add a "
+            f"batch axis: inputs[None], or, for one feature per input, pass pool=lambda features: features[:, None]"
+        )
     if not isinstance(features, Tensor) or features.ndim != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise InputError(
@@ -350,57 +380,16 @@ def pooled(
     return features
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Hold the model in evaluation mode until the block ends, then give every part its own mode back.
-
-    >>> model = nn.Dropout()
-    >>> with evaluating(model):
-    ...     model.training
-    False
-    >>> model.training
-    True
-    """
-    if torch.compiler.is_compiling():
-        training = [module for module in model.modules() if module.training]
-        _set_training(training, False)
-        try:
-            yield
-        finally:
-            _set_training(training, True)
-    else:
-        modules = list(model.modules())
-        _hold(modules)
-        try:
-            yield
-        finally:
-            _release(modules)
-
-
-#: How many threads hold a module in evaluation mode, and whether it was training before the first of them. Two models
-#: may share modules, as a wrapper and what it wraps do.
-_HELD: dict[int, tuple[int, bool]] = {}
-_MODES = threading.Lock()
-
-
-def _hold(modules: list[nn.Module]) -> None:
-    with _MODES:
-        for module in modules:
-            count, was_training = _HELD.get(id(module), (0, module.training))
-            _HELD[id(module)] = (count + 1, was_training)
-        _set_training([module for module in modules if module.training], False)
-
-
-def _release(modules: list[nn.Module]) -> None:
-    with _MODES:
-        for module in modules:
-            count, was_training = _HELD.pop(id(module))
-            if count > 1:
-                _HELD[id(module)] = (count - 1, was_training)
-            elif was_training:
-                _set_training([module], True)
-
-
-def _set_training(modules: list[nn.Module], is_training: bool) -> None:
-    for module in modules:
-        module.training = is_training
+def _one_token(tokens: Tensor, pool: str, mask: Any) -> Tensor:
+    """Return one vector per sequence; graphs of any length need this without a look at the numbers."""
+    if not isinstance(mask, Tensor) or mask.shape != tokens.shape[:2]:
+        return tokens.mean(1) if pool == "mean-token" else tokens[:, 0 if pool == "first-token" else -1]
+    is_token = mask.to(tokens.device) != 0
+    if pool == "mean-token":
+        # Halves overflow in a sum, and padding may be NaN, which no weight of zero removes.
+        kept = tokens.where(is_token[:, :, None], 0.0).to(torch.promote_types(tokens.dtype, torch.float32))
+        return (kept.sum(1) / is_token.sum(1, keepdim=True).clamp(min=1)).to(tokens.dtype)
+    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    ranks = places if pool == "last-token" else tokens.shape[1] + 1 - places
+    place = (is_token * ranks).argmax(1)
+    return tokens.gather(1, place[:, None, None].expand(-1, 1, tokens.shape[2])).squeeze(1)

@@ -25,8 +25,18 @@ def check_noise(noise: object, channel_std: Sequence[float] | None) -> None:
     """
     if isinstance(noise, bool) or not (isinstance(noise, Real) and 0.0 <= float(noise) < math.inf):
         raise InputError(f"input_noise is {noise!r}; pass a number of at least 0, such as 0.0014; 0 for none")
-    if channel_std is not None and not all(0.0 < std < math.inf for std in channel_std):
-        raise InputError(f"channel_std is {channel_std!r}; pass the positive number that divided each channel")
+    if channel_std is not None and not _are_positive(channel_std):
+        raise InputError(
+            f"channel_std is {channel_std!r}; pass the positive number that divided each channel, such as (0.2, 0.2, "
+            f"0.2)"
+        )
+
+
+def _are_positive(values: Any) -> bool:
+    try:
+        return all(0.0 < value < math.inf for value in values)
+    except (TypeError, ValueError, RuntimeError):  # no sequence, or of no single numbers, as NumPy and PyTorch say it
+        return False
 
 
 def with_noise(
@@ -48,7 +58,9 @@ def with_noise(
     moving = _moving(args, kwargs)
     with recording_gradients():
         leaf = moving.detach().clone().requires_grad_()
-        inputs = mapped((args, kwargs), lambda tensor: leaf if tensor is moving else without_inference(tensor))
+        # A copy, since a model that begins with an operation in place must not change a leaf.
+        given = leaf.clone()
+        inputs = mapped((args, kwargs), lambda tensor: given if tensor is moving else without_inference(tensor))
         values = rising(*inputs)
         gradient = None
         if values.requires_grad:

@@ -59,6 +59,10 @@ class Scorer(nn.Module):
             return self._ascent(rows)
 
     def _check(self, rows: Tensor) -> None:
+        given: Any = rows
+        if not isinstance(given, Tensor):
+            how = "torch.from_numpy(rows)" if isinstance(given, np.ndarray) else "torch.tensor(rows)"
+            raise InputError(f"rows is a {type(given).__name__}; pass a tensor: {how}")
         if rows.ndim != 2 or self.n_columns not in (None, rows.shape[1]):
             columns = "columns" if self.n_columns is None else self.n_columns
             raise InputError(f"rows has shape {tuple(rows.shape)} but this scorer takes rows × {columns}; pass those")

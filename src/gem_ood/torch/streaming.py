@@ -1,6 +1,6 @@
 """Streaming: one pass of a model over a loader, as rows for a detector, with a progress bar on a terminal."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -26,12 +26,14 @@ ROWS_PER_GROUP = 1024
 class Reading(NamedTuple):
     """What one forward pass gave: the model's logits, the rows that the detector takes, and the class if it is known.
 
-    `nearest` is None where the detector itself knows the nearest class.
+    `nearest` is None where the detector itself knows the nearest class; `members` is the logits of each classifier,
+    as it gave them, where several were asked.
     """
 
     logits: Tensor
     rows: Tensor
     nearest: Tensor | None = None
+    members: Sequence[Tensor] | None = None
 
 
 Read = Callable[[tuple[Any, ...], Any], Reading]

@@ -60,6 +60,10 @@ class LoaderGuard(nn.Module):
         """Raise if the detector takes rows of another width."""
         raise NotImplementedError
 
+    def _rounding(self, reading: Reading) -> Tensor:
+        """Return how far the network's rounding may move the score of each row between batches of different size."""
+        return self._current_judge(reading.rows).rounding(reading.rows)
+
     # Verbs
 
     def score_samples(
@@ -121,7 +125,7 @@ class LoaderGuard(nn.Module):
             judge = self._current_judge(reading.rows)
             with torch.inference_mode():
                 scores.append(_as_float64(judge.scorer(reading.rows)))
-                rounding.append(_as_float64(judge.rounding(reading.rows)))
+                rounding.append(_as_float64(self._rounding(reading)))
             n_columns = reading.rows.shape[1]
         if not may_be_empty:
             _require_rows(scores[1:])
@@ -137,7 +141,7 @@ class LoaderGuard(nn.Module):
 
     def _current_judge(self, rows: Tensor) -> Judge:
         judge = self._judge
-        if judge is not None and torch.compiler.is_compiling():
+        if judge is not None and torch.compiler.is_dynamo_compiling():
             return judge
         self._check_width(self.detector, rows.shape[1])
         if judge is not None and judge.is_of(self.detector, rows.device):
