@@ -47,9 +47,9 @@ class OODModel(LoaderGuard, StoredGuard):
 
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> loader = [(torch.randn(64, 2), torch.arange(64) % 2) for _ in range(4)]
+    >>> train, held_out = [(torch.randn(200, 2), torch.arange(200) % 2)], [torch.randn(100, 2)]
     >>> from gem_ood import GEM
-    >>> guarded = OODModel(model, GEM(covariance=0.1)).fit(loader).calibrate(loader)
+    >>> guarded = OODModel(model, GEM(covariance=0.1)).fit(train).calibrate(held_out)
     >>> guarded(torch.tensor([[0.0, 0.0], [60.0, -80.0]])).is_ood
     tensor([False,  True])
     """
