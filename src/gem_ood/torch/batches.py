@@ -54,15 +54,20 @@ def as_batch(item: Any, model: nn.Module, unpack: Unpack | None = None) -> Batch
     if unpack is not None:
         inputs, labels = _pair(unpack(item))
     elif isinstance(item, Mapping):
-        name = next((name for name in LABEL_NAMES if name in item), None)
-        labels = None if name is None else item[name]
-        inputs = {key: value for key, value in item.items() if key != name}
+        inputs, labels = _without_labels(item)
     elif isinstance(item, tuple | list) and item:
         inputs, labels = item[0], _second_as_labels(item) if len(item) > 1 else None
     else:
         inputs, labels = item, None
     args, kwargs = as_arguments(inputs, model)
     return Batch(args, kwargs, None if labels is None else _labels(labels))
+
+
+def _without_labels(mapping: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Return the inputs of a mapping and its labels: what stands under the first of their usual names."""
+    name = next((name for name in LABEL_NAMES if name in mapping), None)
+    inputs = {key: value for key, value in mapping.items() if key != name}
+    return inputs, None if name is None else mapping[name]
 
 
 def _pair(unpacked: Any) -> tuple[Any, Any]:
@@ -124,9 +129,11 @@ def opened(mapping: Mapping[str, Any], model: nn.Module) -> tuple[tuple[Any, ...
     >>> opened({"input": torch.zeros(1), "labels": torch.zeros(1)}, nn.Linear(1, 1))
     ((), {'input': tensor([0.])})
     """
-    inputs = {name: value for name, value in mapping.items() if name not in LABEL_NAMES}
+    inputs, _ = _without_labels(mapping)
     taken = _accepted(model)
-    return ((), inputs) if taken is None or set(inputs) <= taken else ((mapping,), {})
+    if taken is None or set(inputs) <= taken:
+        return (), inputs
+    return (tuple(inputs.values()), {}) if len(inputs) == 1 else ((mapping,), {})
 
 
 def _accepted(model: nn.Module) -> set[str] | None:

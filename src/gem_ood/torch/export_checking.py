@@ -19,8 +19,8 @@ CHECKED_MOVES = (0.0, 1.0, 30.0)
 
 HALF_PRECISIONS = (torch.float16, torch.bfloat16)
 HALF_PRECISION_REMEDY = (
-    "the model is in half precision, which rounds by about 1e-3 of a number's size: pass tolerance=0.01 if that is "
-    "near enough, or export it in float32; otherwise "
+    "the model is in half precision, which rounds by about 1e-3 of a number's size in float16: pass tolerance=0.01 if "
+    "that is near enough, or export it in float32; otherwise "
 )
 
 Judged = Callable[[Sequence[Tensor]], OODResult]

@@ -137,7 +137,7 @@ def read_metadata(path: str | PathLike[str]) -> dict[str, Any]:
 def _refuse_what_cannot_be_exported(guard: OODModel, tolerance: float) -> None:
     if not isinstance(guard, OODModel):
         raise InputError(f"guard is a {type(guard).__name__}; pass an OODModel")
-    guard.detector._require_fit()
+    guard._require_detector()
     if not guard.detector.is_calibrated:
         raise NotCalibratedError(
             f"this {type(guard).__name__} has no threshold yet, so its graph could give no verdict; call "

@@ -18,6 +18,7 @@ from gem_ood.torch.distributed import without_synchronization
 from gem_ood.torch.guarded import OODModel
 from gem_ood.torch.layers import unwrapped
 from gem_ood.torch.noise import recording_gradients, without_inference
+from gem_ood.torch.rounding import DIRECTIONS_MARGIN, feature_rounding
 from gem_ood.torch.row_gradients import Tap, is_plain_linear, row_norms, skeleton, weights_of
 from gem_ood.torch.scorers import precise
 from gem_ood.torch.streaming import Reading
@@ -189,6 +190,10 @@ class GradNorm(ReadyGuard):
             )
         logits, norms = (self._in_closed_form if self._is_closed_form else self._by_autograd)(args, kwargs)
         return Reading(logits, norms[:, None], logits.argmax(1))
+
+    def _rounding(self, reading: Reading) -> Tensor:
+        """As `Judge.rounding`, in the precision of the network: the norms themselves are always wide."""
+        return DIRECTIONS_MARGIN * feature_rounding(reading.logits.dtype) * reading.rows[:, 0].abs()
 
     # The closed form
 

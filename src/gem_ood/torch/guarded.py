@@ -30,8 +30,8 @@ __all__ = ["OODModel"]
 class OODModel(LoaderGuard, StoredGuard):
     """A classifier with a guard: it answers with the model's logits and what the detector says of each input.
 
-    The model is used as it is and never changed. A detector of features reads the input of the last linear layer
-    (P19) or of the layer asked for; a score of logits without a head reads the model's own logits.
+    The model is used as it is and never changed. A detector of features reads the input of the linear layer that
+    gives the logits (P19) or of the layer asked for; a score of logits without a head reads the model's own logits.
 
     Args:
         model: Any classifier whose forward returns logits, or an output that has them.
@@ -254,7 +254,8 @@ class OODModel(LoaderGuard, StoredGuard):
         with evaluating(self.model):
             reading = self._read_to_score(args, kwargs)
         if _is_eager():
-            refuse_non_finite_rows(reading.rows, "the model's features")
+            kind = "logits" if self._reader is None else "features"
+            refuse_non_finite_rows(reading.rows, f"the model's {kind}")
             self._remember(args, kwargs)
         return self._judged(reading)
 
@@ -283,6 +284,10 @@ class OODModel(LoaderGuard, StoredGuard):
             # Compiled code takes the judge that is there: it must be the one of this fit and this threshold.
             self._new_judge(detector.n_features_in_, device_of(self.model))
         return self
+
+    def _take_layer(self, name: Any) -> None:
+        if self._reader is not None and isinstance(name, str) and name != "auto":
+            self._reader.take(name)
 
     def _check_kind(self, detector: Detector) -> None:
         if self._needs_features(detector) != (self._reader is not None):

@@ -4,6 +4,7 @@ A linear layer gives its input, any other layer its output, copied before the mo
 only while a pass runs, unless `attach` was called, and the model's results are never touched.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -47,6 +48,15 @@ class FeatureReader:
         self._linear = {name: part for name, part in unwrapped(model).named_modules() if isinstance(part, nn.Linear)}
         self._chosen = self._choose()
         self._attached: _Capture | None = None
+        self._mask_place = _place_of_mask(model)
+
+    def take(self, name: str) -> None:
+        """Read this layer, as a stored guard did, where "auto" has not yet found one."""
+        if self.layer == "auto" and self._chosen is None:
+            self._chosen = _known_name(self._model, name)
+            if self._attached is not None:
+                self.detach()
+                self.attach()
 
     @property
     def name(self) -> str | None:
@@ -94,6 +104,8 @@ class FeatureReader:
         `logits_of` finds the logits in the output, by which the first pass of "auto" tells the layer that gives them.
         """
         mask = kwargs.get("attention_mask")
+        if self._mask_place is not None and self._mask_place < len(args):
+            mask = args[self._mask_place]
         if callable(self.layer):
             output = model(*args, **kwargs)
             features = self.layer(output)
@@ -287,6 +299,24 @@ class _Keep:
 def _thread() -> int:
     # A compiled pass runs in one thread and cannot ask which; `is_compiling` is true of all threads while one compiles.
     return 0 if torch.compiler.is_dynamo_compiling() else threading.get_ident()
+
+
+def _place_of_mask(model: nn.Module) -> int | None:
+    """Return at which place the model's forward takes the attention mask, if it does."""
+    try:
+        names = list(inspect.signature(unwrapped(model).forward).parameters)
+    except (TypeError, ValueError):
+        return None  # not every module tells
+    return names.index("attention_mask") if "attention_mask" in names else None
+
+
+def is_own_hook(hook: Any) -> bool:
+    """Return whether a hook is one that reads features here.
+
+    >>> is_own_hook(print)
+    False
+    """
+    return isinstance(getattr(hook, "__self__", None), _Keep)
 
 
 def _device_order(model: nn.Module) -> list[torch.device] | None:

@@ -17,12 +17,16 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from gem_ood.errors import InputError
 from gem_ood.features import chunks
+from gem_ood.torch.layers import is_own_hook
 from gem_ood.torch.scorers import precise
 
 __all__ = ["Run", "Tap", "is_plain_linear", "row_norms", "skeleton", "weights_of"]
 
 #: Gradients of this many bytes are held at a time: one matrix of weights for each row of a chunk.
 CHUNK_BYTES = 64 << 20
+
+#: Held while hooks come and go, so that a layer is never copied in between.
+_HOOKS = threading.Lock()
 
 #: Steps of a graph that change the type, shape or place of numbers, and not the numbers.
 COPIES = (
@@ -64,7 +68,8 @@ def is_plain_linear(layer: nn.Module) -> bool:
     (True, False)
     """
     is_linear = isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
-    return is_linear and list(weights_of(layer, "")) == ["weight"] and not layer._forward_hooks
+    is_changed = not all(map(is_own_hook, layer._forward_hooks.values()))  # any other hook may change the output
+    return is_linear and list(weights_of(layer, "")) == ["weight"] and not is_changed
 
 
 @dataclass(frozen=True)
@@ -129,16 +134,19 @@ class Tap:
         self._handles: list[Any] = []
 
     def __enter__(self) -> None:
-        self._handles = [
-            self._layer.register_forward_pre_hook(self._before, with_kwargs=True),
-            self._layer.register_forward_hook(self._after),
-        ]
+        with _HOOKS:
+            self._handles = [
+                self._layer.register_forward_pre_hook(self._before, with_kwargs=True),
+                self._layer.register_forward_hook(self._after),
+            ]
 
     def __exit__(self, *error: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+        with _HOOKS:
+            for handle in self._handles:
+                handle.remove()
 
-    def _before(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        # Another thread may meet this hook while it is being removed; keyword arguments are then left out.
         if threading.get_ident() == self._thread:
             # A copy, since the layer or what follows it may write into its input.
             self._inputs.append(tree_map(_copied, (args, kwargs)))
@@ -194,7 +202,8 @@ def skeleton(layer: nn.Module) -> nn.Module:
         held = (*module._parameters.values(), *module._buffers.values(), *module.__dict__.values())
         hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
         shared |= {id(part): part for part in (*(part for part in held if isinstance(part, Tensor)), *hooks)}
-    return copy.deepcopy(layer, shared)
+    with _HOOKS:
+        return copy.deepcopy(layer, shared)
 
 
 def row_norms(layer: nn.Module, weights: dict[str, Tensor], run: Run, pulls: dict[int, Tensor]) -> Tensor:

@@ -43,6 +43,10 @@ class StoredGuard(nn.Module):
         """Take this detector, if it fits the model."""
         raise NotImplementedError
 
+    def _take_layer(self, name: Any) -> None:
+        """Read the layer that was stored, where this guard has not yet found its own."""
+        raise NotImplementedError
+
     @classmethod
     def _restored(cls, model: Any, detector: Detector, settings: dict[str, Any]) -> Self:
         """Return the guard of these settings with this detector."""
@@ -146,6 +150,7 @@ class StoredGuard(nn.Module):
         kind, settings = _guard(header, "detector alone", _STATE)
         if kind != type(self).__name__:
             raise FileFormatError(f"{_STATE} is a {kind}, not a {type(self).__name__}; load it into a {kind}")
+        self._take_layer(settings.get("layer"))
         self._require_same(settings)
         self._adopt(unpack(tensors, header, name=_STATE))
 
