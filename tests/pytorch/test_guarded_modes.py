@@ -301,7 +301,7 @@ def test_what_cannot_be_scored_is_refused_by_row_or_out_of_the_distribution(mode
     guarded.calibrate([torch.randn(60, 6)])
     inputs = torch.randn(5, 6)
     inputs[2, 1] = value
-    with pytest.raises(InputError, match="the model's (features|logits) row 2, column"):
+    with pytest.raises(InputError, match=r"the model's (features|logits) row 2, column"):
         guarded(inputs)
     with guarded:
         out = torch.compile(guarded, backend="eager", fullgraph=True)(inputs)
