@@ -18,7 +18,9 @@ from gem_ood import GEM, MSP  # noqa: E402
 from gem_ood.errors import InputError  # noqa: E402
 from gem_ood.torch import OODModel  # noqa: E402
 from gem_ood.torch.batches import logits_of  # noqa: E402
-from gem_ood.torch.layers import FeatureReader, _Capture, evaluating, pooled, unwrapped, without_compilation  # noqa: E402
+from gem_ood.torch.layers import FeatureReader, _Capture  # noqa: E402
+from gem_ood.torch.modes import evaluating, unwrapped, without_compilation  # noqa: E402
+from gem_ood.torch.pooling import pooled  # noqa: E402
 
 
 def read(model, inputs, layer="auto", **options):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gem_ood.errors import InputError
-from gem_ood.torch.layers import unwrapped
+from gem_ood.torch.modes import unwrapped
 
 __all__ = ["Arguments", "Batch", "Unpack", "as_arguments", "as_batch", "first_rows", "logits_of", "moved"]
 

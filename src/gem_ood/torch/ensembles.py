@@ -7,6 +7,7 @@ mind the members are. They have the verbs of `OODModel` and nothing to fit.
 import hashlib
 import math
 import threading
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from gem_ood.errors import InputError
 from gem_ood.torch.batches import as_arguments, first_rows, logits_of, mapped, tensors_of
 from gem_ood.torch.distributed import without_synchronization
 from gem_ood.torch.gradients import ReadyGuard
-from gem_ood.torch.layers import refuse_compiled, unwrapped
+from gem_ood.torch.modes import refuse_compiled, unwrapped
 from gem_ood.torch.rounding import feature_rounding, largest_move
 from gem_ood.torch.scorers import precise
 from gem_ood.torch.streaming import Reading
@@ -57,9 +58,9 @@ class _Committee(ReadyGuard):
         """Return what the guard adds, for printing."""
         return ", ".join(f"{name}={value!r}" for name, value in self._settings().items())
 
+    @abstractmethod
     def _members(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
         """Return the logits that each member gives."""
-        raise NotImplementedError
 
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         members = self._members(args, kwargs)

@@ -12,7 +12,7 @@ from gem_ood.errors import InputError
 from gem_ood.torch.batches import as_batch, first_rows, mapped, moved, tensors_of
 from gem_ood.torch.guarded import OODModel
 from gem_ood.torch.judging import OODResult
-from gem_ood.torch.layers import unwrapped
+from gem_ood.torch.modes import unwrapped
 from gem_ood.torch.streaming import device_of
 
 __all__ = ["CHECKED_SIZES", "OUTPUTS", "Axis", "DynamicShapes", "GraphInputs", "can_hold_nan", "cause_of", "shapes_of"]

@@ -30,7 +30,7 @@ from gem_ood.torch.export_checking import check_graph
 from gem_ood.torch.export_inputs import OUTPUTS, DynamicShapes, GraphInputs, can_hold_nan, cause_of
 from gem_ood.torch.guarded import OODModel
 from gem_ood.torch.judging import OODResult
-from gem_ood.torch.layers import evaluating, unwrapped
+from gem_ood.torch.modes import evaluating, unwrapped
 from gem_ood.torch.streaming import Reading
 
 __all__ = ["TOLERANCE", "DynamicShapes", "export_onnx", "read_metadata"]

@@ -16,7 +16,7 @@ from gem_ood.scores import check_temperature
 from gem_ood.torch.batches import Unpack, logits_of, mapped
 from gem_ood.torch.distributed import without_synchronization
 from gem_ood.torch.guarded import OODModel
-from gem_ood.torch.layers import unwrapped
+from gem_ood.torch.modes import unwrapped
 from gem_ood.torch.noise import recording_gradients, without_inference
 from gem_ood.torch.rounding import DIRECTIONS_MARGIN, feature_rounding
 from gem_ood.torch.row_gradients import Tap, is_plain_linear, row_norms, skeleton, weights_of

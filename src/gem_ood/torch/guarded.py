@@ -16,8 +16,10 @@ from gem_ood.errors import InputError, NotFittedError
 from gem_ood.torch.batches import Arguments, Batch, Unpack, logits_of, opened
 from gem_ood.torch.distributed import together, without_synchronization
 from gem_ood.torch.judging import OODResult
-from gem_ood.torch.layers import FeatureReader, Layer, Pool, evaluating, without_compilation
+from gem_ood.torch.layers import FeatureReader, Layer
+from gem_ood.torch.modes import evaluating, without_compilation
 from gem_ood.torch.noise import check_noise, with_noise
+from gem_ood.torch.pooling import Pool
 from gem_ood.torch.ranks import calibrate_on_ranks, fit_on_ranks, gathered
 from gem_ood.torch.rounding import noise_rounding
 from gem_ood.torch.storing import StoredGuard

@@ -14,23 +14,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gem_ood.errors import InputError
-from gem_ood.torch.modes import evaluating, refuse_compiled, unwrapped, without_compilation
+from gem_ood.torch.modes import refuse_compiled, unwrapped
+from gem_ood.torch.pooling import TOKENS, Pool, pooled, tensor_in
 
-__all__ = [
-    "FeatureReader",
-    "Layer",
-    "Pool",
-    "evaluating",
-    "pooled",
-    "refuse_compiled",
-    "unwrapped",
-    "without_compilation",
-]
+__all__ = ["FeatureReader", "Layer", "is_own_hook"]
 
 Layer = str | Callable[[Any], Any]
-Pool = str | Callable[[Tensor], Tensor]
-
-_TOKENS = ("first-token", "last-token", "mean-token")
 
 #: Layers whose outputs of three axes are inputs × channels × positions; of others it cannot be told.
 _POOLS = (nn.MaxPool1d, nn.AvgPool1d, nn.LPPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveAvgPool1d)
@@ -41,8 +30,8 @@ class FeatureReader:
     """Reads features of one layer while the model runs: "auto", the name of a layer, or a function of the output."""
 
     def __init__(self, model: nn.Module, layer: Layer, pool: Pool) -> None:
-        if not (callable(pool) or pool in ("mean", *_TOKENS)):
-            raise InputError(f"pool is {pool!r}; pass 'mean', {', '.join(map(repr, _TOKENS))}, or a function")
+        if not (callable(pool) or pool in ("mean", *TOKENS)):
+            raise InputError(f"pool is {pool!r}; pass 'mean', {', '.join(map(repr, TOKENS))}, or a function")
         refuse_compiled(model)
         self._model, self.layer, self.pool = model, _named_where_part(model, layer), pool
         self._linear = {name: part for name, part in unwrapped(model).named_modules() if isinstance(part, nn.Linear)}
@@ -249,7 +238,7 @@ class _Capture:
         self._is_of_all_threads = False
 
     def keep(self, name: str, given: Any, output: Any = None) -> None:
-        found: Any = _tensor_in(given)
+        found: Any = tensor_in(given)
         place: int | torch.device = _thread()
         if self._is_of_all_threads and isinstance(found, Tensor):
             place = found.device  # a thread that has ended may leave its number to the next
@@ -359,67 +348,3 @@ def _named_where_part(model: nn.Module, layer: Layer) -> Layer:
 def _example_name(model: nn.Module) -> str:
     names = [name for name, _ in unwrapped(model).named_children()]
     return names[-1] if names else "layer"
-
-
-def _tensor_in(features: Any) -> Any:
-    """Return the tensor in what a layer gave, where it has a known form."""
-    features = getattr(features, "last_hidden_state", features)  # as Hugging Face's encoders return it
-    is_tuple = isinstance(features, tuple) and features and isinstance(features[0], Tensor)
-    return features[0] if is_tuple else features
-
-
-def pooled(
-    features: Any,
-    pool: Pool,
-    source: str,
-    *,
-    channels_last: bool = False,
-    positions_last: bool = False,
-    mask: Any = None,
-) -> Tensor:
-    """Return one row of features per input: spatial maps are averaged over their positions, as the paper does (P19).
-
-    Channels come before the positions, as convolutions have them, or last, as a linear layer takes them. Three axes
-    are read as inputs × channels × positions only where this is known; they might be inputs × tokens × features. Tokens
-    that a mask, inputs × tokens, leaves out are padding and do not count.
-
-    >>> pooled(torch.tensor([[[[1.0, 3.0]], [[0.0, 8.0]]]]), "mean", "layer 'conv'")
-    tensor([[2., 4.]])
-    """
-    features = _tensor_in(features)
-    if not isinstance(features, Tensor):
-        raise InputError(f"{source} gave a {type(features).__name__}; pass a layer that gives a tensor")
-    if callable(pool):
-        features = pool(features)
-    elif pool == "mean" and features.ndim > (2 if positions_last else 3):
-        features = features.flatten(1, -2).mean(1) if channels_last else features.flatten(2).mean(2)
-    elif pool in _TOKENS and features.ndim == 3:
-        features = _one_token(features, pool, mask)
-    elif features.ndim == 1:
-        raise InputError(
-            f"{source} gave features of shape {tuple(features.shape)} where one row per input was expected; add a "
-            f"batch axis: inputs[None], or, for one feature per input, pass pool=lambda features: features[:, None]"
-        )
-    if not isinstance(features, Tensor) or features.ndim != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise InputError(
-            f"{source} gave features of shape {shape} where one row per input was expected; pass pool= "
-            f"{', '.join(map(repr, _TOKENS))} if they are inputs × tokens × features, lambda maps: maps.mean(2) if "
-            f"they are inputs × channels × positions, or another function that makes rows of them"
-        )
-    return features
-
-
-def _one_token(tokens: Tensor, pool: str, mask: Any) -> Tensor:
-    """Return one vector per sequence; graphs of any length need this without a look at the numbers."""
-    if not isinstance(mask, Tensor) or mask.shape != tokens.shape[:2]:
-        return tokens.mean(1) if pool == "mean-token" else tokens[:, 0 if pool == "first-token" else -1]
-    is_token = mask.to(tokens.device) != 0
-    if pool == "mean-token":
-        # Halves overflow in a sum, and padding may be NaN, which no weight of zero removes.
-        kept = tokens.where(is_token[:, :, None], 0.0).to(torch.promote_types(tokens.dtype, torch.float32))
-        return (kept.sum(1) / is_token.sum(1, keepdim=True).clamp(min=1)).to(tokens.dtype)
-    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
-    ranks = places if pool == "last-token" else tokens.shape[1] + 1 - places
-    place = (is_token * ranks).argmax(1)
-    return tokens.gather(1, place[:, None, None].expand(-1, 1, tokens.shape[2])).squeeze(1)

@@ -7,6 +7,7 @@ asked for in float32 are computed in float32 only where they lose nothing by it,
 """
 
 import math
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from functools import singledispatch
 from typing import Any
@@ -25,7 +26,7 @@ from gem_ood.gaussians import TiedGaussians
 __all__ = ["ArrayScorer", "GaussianScorer", "LogitScorer", "Scorer", "scorer"]
 
 
-class Scorer(nn.Module):
+class Scorer(nn.Module, ABC):
     """What all scorers share: one score per row, and the place of the class that the row is nearest to."""
 
     #: Whether gradients pass through, so that input noise and export are possible.
@@ -67,8 +68,9 @@ class Scorer(nn.Module):
             columns = "columns" if self.n_columns is None else self.n_columns
             raise InputError(f"rows has shape {tuple(rows.shape)} but this scorer takes rows × {columns}; pass those")
 
+    @abstractmethod
     def _score_and_nearest(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+        """Return the score of each row and the place of its nearest class, for rows that were checked."""
 
     def _ascent(self, rows: Tensor) -> Tensor:
         return self._score_and_nearest(rows)[0]

@@ -4,6 +4,7 @@ The file is the detector's, with one more entry in its header: which guard it wa
 weights stay in the user's own checkpoint.
 """
 
+from abc import ABC, abstractmethod
 from inspect import signature
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -24,7 +25,7 @@ __all__ = ["StoredGuard"]
 _STATE = "the guard in this state_dict"
 
 
-class StoredGuard(nn.Module):
+class StoredGuard(nn.Module, ABC):
     """A guard that can be saved without its model and put on it again; subclasses are found by name."""
 
     detector: Detector
@@ -35,17 +36,17 @@ class StoredGuard(nn.Module):
         super().__init_subclass__()
         StoredGuard._kinds[cls.__name__] = cls
 
+    @abstractmethod
     def _settings(self) -> dict[str, Any]:
         """Return the options that make this guard again, as JSON values; None for what a file cannot hold."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _adopt(self, detector: Detector) -> Self:
         """Take this detector, if it fits the model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take_layer(self, name: Any) -> None:
         """Read the layer that was stored, where this guard has not yet found its own."""
-        raise NotImplementedError
 
     @classmethod
     def _restored(cls, model: Any, detector: Detector, settings: dict[str, Any]) -> Self:

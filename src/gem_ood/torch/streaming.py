@@ -14,7 +14,7 @@ from gem_ood.errors import InputError
 from gem_ood.features import refuse_non_finite
 from gem_ood.progress import RowProgress
 from gem_ood.torch.batches import Batch, Unpack, as_batch, moved
-from gem_ood.torch.layers import evaluating
+from gem_ood.torch.modes import evaluating
 from gem_ood.torch.scorers import as_array
 
 __all__ = ["Reading", "RowBatches", "device_of", "read_loader", "refuse_non_finite_rows", "require_loader"]

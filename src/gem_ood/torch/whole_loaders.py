@@ -1,5 +1,6 @@
 """Whole loaders: what a guard reads is judged, batch by batch, and its verbs answer for every input of a loader."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ class Scored(NamedTuple):
     n_columns: int | None
 
 
-class LoaderGuard(nn.Module):
+class LoaderGuard(nn.Module, ABC):
     """A guard that reads and judges whole loaders; a subclass says how a batch is read."""
 
     model: nn.Module
@@ -44,21 +45,21 @@ class LoaderGuard(nn.Module):
 
     # What a subclass provides
 
+    @abstractmethod
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         """Return logits and the rows that the detector is fitted to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read_to_score(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         """Return logits and the rows that are scored."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _require_detector(self) -> None:
         """Raise if the detector cannot score."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check_width(self, detector: Detector, width: int) -> None:
         """Raise if the detector takes rows of another width."""
-        raise NotImplementedError
 
     def _rounding(self, reading: Reading) -> Tensor:
         """Return how far the network's rounding may move the score of each row between batches of different size."""
