@@ -7,7 +7,8 @@ Every detector has the same verbs: `fit`, `calibrate`, `score_samples`, `predict
 from gem_ood.detectors.base import Detector
 from gem_ood.detectors.gaussian import GEM, GaussianDetector, Mahalanobis
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.logits import MSP, Energy, LogitDetector, MaxLogit
+from gem_ood.detectors.head_reading import HeadDetector, LogitDetector, SummedDetector
+from gem_ood.detectors.logits import MSP, Energy, MaxLogit
 from gem_ood.detectors.registry import available, make
 from gem_ood.detectors.results import Explanation, Verdicts
 from gem_ood.detectors.saving import load
@@ -20,9 +21,11 @@ __all__ = [
     "Explanation",
     "GaussianDetector",
     "Head",
+    "HeadDetector",
     "LogitDetector",
     "Mahalanobis",
     "MaxLogit",
+    "SummedDetector",
     "Verdicts",
     "available",
     "load",

@@ -85,7 +85,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
                 return self
             split = HoldOut.draw(features, labels, share=self.calibration, random_state=self.random_state)
             self._learn(split.kept(), n_features=features.shape[1], classes=classes)
-            return self.calibrate_scores(np.concatenate([self._scores(rows) for rows in split.held()]))
+            return self.calibrate_scores(np.concatenate([self._evidence(rows) for rows in split.held()]))
 
     def fit_batches(self, batches: Batches, *, classes: ArrayLike | None = None) -> Self:
         """Fit to rows that come in batches, never holding more than one.
@@ -133,6 +133,13 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
     def score_samples(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return one score per row; higher = more in-distribution."""
         return self._scores(self._checked(X))
+
+    def evidence(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return what `calibrate_scores` wants of each row: its score, or one score per part of a combination."""
+        return self._evidence(self._checked(X))
+
+    def _evidence(self, features: NDArray[Any]) -> NDArray[np.float64]:
+        return self._scores(features)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return score minus threshold: negative is out-of-distribution."""
@@ -196,6 +203,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         return False
 
     @property
+    def uses_labels(self) -> bool:
+        """Whether labels matter to the fit, beyond naming the classes."""
+        return False
+
+    @property
     def is_calibrated(self) -> bool:
         """Whether the detector has a threshold."""
         return hasattr(self, "threshold_")
@@ -220,7 +232,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
             CalibrationSizeError: Too few rows for the guarantee; the message says how many are needed.
         """
         if X is not None:
-            return self.calibrate_scores(self.score_samples(X), tpr=tpr, confidence=confidence, method=method)
+            return self.calibrate_scores(self.evidence(X), tpr=tpr, confidence=confidence, method=method)
         self._require_calibration()
         return self._set_threshold(self.calibration_scores_, tpr, confidence, method)
 
@@ -233,7 +245,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         method: str | None = None,
         rounding: ArrayLike = 0.0,
     ) -> Self:
-        """Set the threshold from scores that this detector gave to held-out rows, as `calibrate` does from rows.
+        """Set the threshold from the `evidence` of held-out rows, as `calibrate` does from the rows themselves.
 
         The scores are lowered by what rounding may change in a row's score when it comes in a batch of another size:
         a row that ties with a calibration row must count as tied, or the guarantee would not hold for ties. `rounding`

@@ -46,6 +46,11 @@ class GaussianDetector(Detector):
     _background: TiedGaussians | None = None
 
     @property
+    def uses_labels(self) -> bool:
+        """Whether labels matter to the fit: they tell the classes apart."""
+        return True
+
+    @property
     def statistics_(self) -> Statistics:
         """Counts, class means and scatter of the rows seen."""
         if self._statistics is None:

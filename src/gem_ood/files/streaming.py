@@ -28,7 +28,7 @@ def calibrate_on_file(
     """Return the detector with its threshold set from the rows of a file, which the fit has not seen."""
     refuse_other_columns(detector, file)
     with without_names_warning():
-        scores = [detector.score_samples(batch.features) for batch in file.without_labels().batches()]
+        scores = [detector.evidence(batch.features) for batch in file.without_labels().batches()]
     return detector.calibrate_scores(np.concatenate(scores), tpr=tpr, confidence=confidence)
 
 

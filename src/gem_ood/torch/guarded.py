@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from gem_ood.detectors import Detector, GaussianDetector, LogitDetector
+from gem_ood.detectors import Detector, LogitDetector
 from gem_ood.errors import InputError, NotFittedError
 from gem_ood.torch.batches import Arguments, Batch, Unpack, logits_of, opened
 from gem_ood.torch.distributed import together, without_synchronization
@@ -177,7 +177,7 @@ class OODModel(LoaderGuard, StoredGuard):
             loader,
             readings,
             with_labels=not one_class and not is_of_logits,
-            need_labels=not one_class and isinstance(self.detector, GaussianDetector),
+            need_labels=not one_class and self.detector.uses_labels,
         )
         with closing(batches):
             if distributed:

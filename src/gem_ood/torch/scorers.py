@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gem_ood.detectors import GEM, MSP, Detector, Energy, Mahalanobis, MaxLogit
 from gem_ood.detectors.gaussian import GaussianDetector
-from gem_ood.detectors.logits import LogitDetector
+from gem_ood.detectors.head_reading import LogitDetector
 from gem_ood.errors import InputError
 from gem_ood.gaussians import TiedGaussians
 
@@ -181,7 +181,7 @@ class LogitScorer(Scorer):
     def __init__(self, detector: LogitDetector, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dtype)
         self.kind = type(detector)
-        self.temperature = float(detector.temperature)
+        self.temperature = float(getattr(detector, "temperature", 1.0))
         head = detector.head
         self.n_columns = getattr(detector, "n_features_in_", None) if head is None else head.n_features
         self.register_buffer("weight", None if head is None else _buffer(head.weight), persistent=False)
