@@ -9,7 +9,7 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 TEST_ENV = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: demo test lint docs bench bench-quick figures golden clean
+.PHONY: demo test lint docs bench bench-quick figures golden peers clean
 
 demo: $(VENV)/.demo
 	@mkdir -p build
@@ -40,6 +40,10 @@ figures: $(VENV)/.test
 golden: $(VENV)/.test
 	$(VENV)/bin/python tests/golden/make.py
 	$(VENV)/bin/python tests/golden/make_guards.py
+
+# The scores of other libraries that tests/peers compares with.
+peers: $(BENCH_VENV)/.ready
+	$(BENCH_VENV)/bin/python tests/peers/make_expected.py
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) build

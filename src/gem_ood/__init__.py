@@ -17,6 +17,7 @@ from gem_ood._version import __version__
 if TYPE_CHECKING:
     from gem_ood import (
         claims,
+        comparison,
         detectors,
         errors,
         files,
@@ -29,23 +30,78 @@ if TYPE_CHECKING:
         theory,
         thresholds,
     )
-    from gem_ood.detectors import GEM, MSP, Energy, Head, Mahalanobis, MaxLogit, load
+    from gem_ood.comparison import compare
+    from gem_ood.detectors import (
+        ASH,
+        DICE,
+        FDBD,
+        GEM,
+        GEN,
+        KNN,
+        MOS,
+        MSP,
+        NCI,
+        SCALE,
+        SHE,
+        ClassGaussians,
+        Combine,
+        Energy,
+        Entropy,
+        GradNorm,
+        Head,
+        JointEnergy,
+        KLMatching,
+        Mahalanobis,
+        MaxLogit,
+        NNGuide,
+        OpenMax,
+        ReAct,
+        RelativeMahalanobis,
+        Residual,
+        ViM,
+        load,
+        recommended,
+    )
 
 __all__ = [
+    "ASH",
+    "DICE",
+    "FDBD",
     "GEM",
+    "GEN",
+    "KNN",
+    "MOS",
     "MSP",
+    "NCI",
+    "SCALE",
+    "SHE",
+    "ClassGaussians",
+    "Combine",
     "Energy",
+    "Entropy",
+    "GradNorm",
     "Head",
+    "JointEnergy",
+    "KLMatching",
     "Mahalanobis",
     "MaxLogit",
+    "NNGuide",
+    "OpenMax",
+    "ReAct",
+    "RelativeMahalanobis",
+    "Residual",
+    "ViM",
     "__version__",
     "claims",
+    "compare",
+    "comparison",
     "detectors",
     "errors",
     "files",
     "gaussians",
     "load",
     "metrics",
+    "recommended",
     "reports",
     "scores",
     "simulation",
@@ -54,8 +110,11 @@ __all__ = [
     "thresholds",
 ]
 
-#: What is public here and lives in no detector: lower-case names are rooms.
-_ROOMS = frozenset(name for name in __all__ if name.islower()) - {"__version__", "load"}
+#: Functions of this module's own, and the room that each lives in.
+_FUNCTIONS = {"compare": "comparison", "load": "detectors", "recommended": "detectors"}
+
+#: Lower-case names that are no functions are rooms.
+_ROOMS = frozenset(name for name in __all__ if name.islower()) - {"__version__", *_FUNCTIONS}
 
 #: Rooms that cannot be opened without their extra, and so are not part of `from gem_ood import *`.
 _EXTRA_ROOMS = frozenset({"experiments", "torch"})
@@ -68,7 +127,7 @@ def __getattr__(name: str) -> Any:
     if name in _EXTRA_ROOMS:
         return _extra_room(name)
     if name in __all__:
-        return getattr(import_module("gem_ood.detectors"), name)
+        return getattr(import_module(f"gem_ood.{_FUNCTIONS.get(name, 'detectors')}"), name)
     raise AttributeError(f"module 'gem_ood' has no attribute {name!r}")
 
 

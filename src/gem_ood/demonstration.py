@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.detectors import GEM, MSP, Detector, Energy, Head, Mahalanobis, MaxLogit, load
+from gem_ood.comparison import Comparison, compare
+from gem_ood.detectors import GEM, KNN, MSP, Detector, Energy, Head, Mahalanobis, MaxLogit, load, recommended
 from gem_ood.errors import RankWarning
-from gem_ood.metrics import error_rate, evaluate
+from gem_ood.metrics import error_rate
 from gem_ood.scores import softmax
 
 __all__ = ["Demonstration", "DetectorResult", "run"]
@@ -110,8 +111,10 @@ def run(*, path: str | Path, seed: int = 0) -> Demonstration:
         warnings.simplefilter("always", RankWarning)  # units that never fire are ordinary: a note, not an alarm
         detectors = {name: kind.fit(train_features, labels) for name, kind in _detectors(classifier.head).items()}
     notes += tuple(dict.fromkeys(str(warning.message) for warning in caught))
-    results = tuple(_compare(name, detector, test_features, features) for name, detector in detectors.items())
-    gem = detectors["GEM"].calibrate(classifier.features(images[calibration]), tpr=0.95)
+    for detector in detectors.values():
+        detector.calibrate(classifier.features(images[calibration]), tpr=0.95)
+    results = _results(compare(detectors, id=test_features, ood=features))
+    gem = detectors["GEM"]
     gem.save(path)
     loaded = load(path)
     everything = np.vstack([test_features, *features.values()])
@@ -143,7 +146,7 @@ def run(*, path: str | Path, seed: int = 0) -> Demonstration:
 
 
 def _detectors(head: Head) -> dict[str, Detector]:
-    """Return the paper's five (ODIN at its own temperature and no input noise), MaxLogit, and GEM's normalised form."""
+    """Return the paper's five (ODIN at its own temperature, without input noise), some others, and the all-rounder."""
     return {
         "MSP": MSP(head=head),
         "ODIN (no noise)": MSP(head=head, temperature=1000.0),
@@ -152,20 +155,21 @@ def _detectors(head: Head) -> dict[str, Detector]:
         "Mahalanobis": Mahalanobis(),
         "GEM": GEM(),
         "GEM, unit length": GEM(normalize=True),
+        "KNN": KNN(k=10),
+        "All-rounder": recommended(head=head),
     }
 
 
-def _compare(
-    name: str, detector: Detector, id_features: NDArray[np.float64], ood: Mapping[str, NDArray[np.float64]]
-) -> DetectorResult:
-    id_scores = detector.score_samples(id_features)
-    results = {key: evaluate(id_scores, detector.score_samples(rows)) for key, rows in ood.items()}
-    return DetectorResult(
-        name=name,
-        fpr=float(np.mean([result.fpr for result in results.values()])),
-        auroc=float(np.mean([result.auroc for result in results.values()])),
-        aupr=float(np.mean([result.aupr_in for result in results.values()])),
-        fpr_by_set={key: result.fpr for key, result in results.items()},
+def _results(comparison: Comparison) -> tuple[DetectorResult, ...]:
+    return tuple(
+        DetectorResult(
+            name=name,
+            fpr=one.mean("fpr"),
+            auroc=one.mean("auroc"),
+            aupr=one.mean("aupr_in"),
+            fpr_by_set={key: evaluation.fpr for key, evaluation in one.evaluations.items()},
+        )
+        for name, one in comparison.detectors.items()
     )
 
 

@@ -6,7 +6,7 @@ nothing here makes a second array of the caller's size.
 """
 
 from collections.abc import Iterator
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ __all__ = [
     "as_scores",
     "chunks",
     "even_size",
+    "is_count",
     "is_share",
     "refuse_non_finite",
     "rows_per_chunk",
@@ -162,6 +163,15 @@ def is_share(value: object) -> bool:
     (True, False, False)
     """
     return not isinstance(value, bool) and isinstance(value, Real) and 0.0 <= float(value) <= 1.0
+
+
+def is_count(value: object, *, least: int = 1) -> bool:
+    """Return whether this is a whole number, of whatever kind, of at least this size.
+
+    >>> is_count(3), is_count(0), is_count(2.0), is_count(True)
+    (True, False, False, False)
+    """
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 def unit_length(rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from gem_ood import Energy, Head, load
 from gem_ood._version import __version__
 from gem_ood.cli import app
+from gem_ood.metrics import evaluate
 
 NAMES = np.array(["cat", "dog", "eel"])
 
@@ -154,13 +156,23 @@ def test_score_works_uncalibrated_and_says_so(data: Path, tmp_path: Path) -> Non
 def test_evaluate_compares_detectors_in_percent(data: Path) -> None:
     arguments = ("evaluate", data / "ready.safetensors", data / "mahalanobis.safetensors")
     files = ("--id", data / "test.npz", "--ood", f"noise={data / 'noise.npz'}", "--ood", f"train={data / 'train.npz'}")
-    lines = run(*arguments, *files).splitlines()
-    assert lines[0].split("  ")[0] == "detector"
-    for title in ("FPR95", "AUROC", "AUPR in", "AUPR out", "flagged"):
-        assert title in lines[0]
-    firsts = [tuple(line.split()[:2]) for line in lines[1:7]]
-    assert firsts == [(name, kind) for name in ("ready", "mahalanobis") for kind in ("noise", "train", "mean")]
-    assert any(line.startswith("ready: ID error ") and "its threshold keeps" in line for line in lines)
+    metrics = ("--metrics", "fpr,auroc,aupr_in,aupr_out")
+    lines = run(*arguments, *files, *metrics).splitlines()
+    titles = ["FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "flagged", "ID error", "ID kept", "s/10k"]
+    assert re.split(r" {2,}", lines[0].strip()) == ["OOD set", "detector", *titles]
+    firsts = [tuple(line.split()[:2]) for line in lines[1:9] if line]
+    assert firsts == [(kind, name) for kind in ("noise", "train", "mean") for name in ("ready", "mahalanobis")]
+    ready = load(data / "ready.safetensors")
+    with np.load(data / "noise.npz") as noise, np.load(data / "test.npz") as test:
+        scores = ready.score_samples(test["features"]), ready.score_samples(noise["features"])
+        flagged, kept = ready.is_ood(noise["features"]).mean(), 1.0 - ready.is_ood(test["features"]).mean()
+        error = (ready.verdicts(test["features"]).nearest_class != test["labels"]).mean()
+    expected = evaluate(*scores)
+    shown = [expected.fpr, expected.auroc, expected.aupr_in, expected.aupr_out, flagged]
+    assert lines[1].replace("*", "").split()[2:] == [f"{100 * value:.2f}" for value in shown]
+    assert lines[7].split()[-3:-1] == [f"{100 * error:.2f}", f"{100 * kept:.2f}"]
+    assert lines[8].split()[-2] == "-"
+    assert "300 in-distribution rows against noise (200), train (600)" in lines[-3]
     result = run_json(*arguments, *files, "--tpr", "0.9", "--convention", "openood", "--intervals", "delong")
     assert (result["tpr"], result["convention"], result["n_ood"]) == (0.9, "openood", {"noise": 200, "train": 600})
     ready = result["detectors"]["ready"]
@@ -223,7 +235,7 @@ def test_bad_requests_are_one_line(data: Path, tmp_path: Path) -> None:
         ("fit", train, "--out", out, "--method", "msp", "--head", train): "must hold one 'weight'",
         ("fit", train, "--out", tmp_path / "out.pkl"): "has the suffix '.pkl' but .safetensors can be written",
         ("fit", train, "--out", tmp_path / "no" / "out.safetensors"): "does not exist; create it first",
-        ("fit", data / "noise.npz", "--out", out, "--relative"): "--relative compares classes",
+        ("fit", data / "noise.npz", "--out", out, "--relative"): "a relative score compares classes",
         ("fit", train): "Missing option '--out'",
         ("fit", tmp_path / "no.npz", "--out", out): "no.npz does not exist",
         ("oops",): "No such command 'oops'",

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from gem_ood import GEM
+from gem_ood.comparison import compare
 from gem_ood.errors import InputError
-from gem_ood.files import calibrate_on_file, compare_detectors, fitted_names, open_features, score_file
+from gem_ood.files import calibrate_on_file, fitted_names, open_features, score_file
 
 NAMES = ("a", "b", "c")
 rng = np.random.default_rng(0)
@@ -68,7 +69,7 @@ def test_other_orders_and_further_columns_do_not_matter(suffix: str, tmp_path: P
     assert file.has_labels
     calibrate_on_file(fitted, file)
     np.testing.assert_allclose(fitted.calibration_scores_, detector().calibrate(ROWS).calibration_scores_)
-    comparison = compare_detectors({"gem": fitted}, file, {"same": file})
+    comparison = compare({"gem": fitted}, id=file, ood={"same": file})
     assert comparison.detectors["gem"].evaluations["same"].auroc == 0.5
 
 
@@ -97,7 +98,9 @@ def test_other_columns_are_refused_unless_the_caller_named_them(tmp_path: Path) 
 def test_detectors_of_different_columns_are_not_compared(tmp_path: Path) -> None:
     detectors = {"one": detector(*NAMES), "two": detector("c", "a", "b")}
     file = open_features(write(tmp_path / "x.csv", NAMES), fitted_names=fitted_names(*detectors.values()))
-    with pytest.raises(InputError, match="fitted on 'c', 'a', 'b'"):
-        compare_detectors(detectors, file, {"same": file})
+    with pytest.raises(
+        InputError, match="GEM detector 'two' was fitted on 'c', 'a', 'b'; pass fitted_names to open_features"
+    ):
+        compare(detectors, id=file, ood={"same": file})
     assert fitted_names(detector(), detector(*NAMES)) == NAMES
     assert fitted_names(detector()) is None

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from gem_ood import GEM, MSP
+from gem_ood.comparison import compare
 from gem_ood.errors import InputError
-from gem_ood.files import calibrate_on_file, compare_detectors, open_features, reading, score_file
+from gem_ood.files import calibrate_on_file, open_features, reading, score_file
 from gem_ood.metrics import evaluate
 
 rng = np.random.default_rng(0)
@@ -55,8 +56,8 @@ def test_a_comparison_holds_the_metrics_of_each_pair(folder: Path) -> None:
         "gem": GEM().fit(*TRAIN).calibrate(HELD_OUT[0]),
         "msp": MSP().fit(*TRAIN),
     }
-    comparison = compare_detectors(
-        detectors, open_features(folder / "test.npz"), {"noise": open_features(folder / "noise.npy")}, tpr=0.9
+    comparison = compare(
+        detectors, id=open_features(folder / "test.npz"), ood={"noise": open_features(folder / "noise.npy")}, tpr=0.9
     )
     assert (comparison.n_id, comparison.n_ood) == (300, {"noise": 200})
     for name, detector in detectors.items():
@@ -75,7 +76,7 @@ def test_words_are_not_compared_with_column_numbers(folder: Path) -> None:
     np.savez(folder / "words.npz", features=TEST[0], labels=np.array(["a", "b", "c"])[TEST[1]])
     noise = {"noise": open_features(folder / "noise.npy")}
     detectors = {"msp": MSP().fit(TRAIN[0]), "one class": GEM().fit(TRAIN[0])}
-    comparison = compare_detectors(detectors, open_features(folder / "words.npz"), noise)
+    comparison = compare(detectors, id=open_features(folder / "words.npz"), ood=noise)
     assert comparison.detectors["msp"].id_error is None
     assert comparison.detectors["one class"].id_error is None
 
@@ -89,7 +90,7 @@ def test_rows_of_another_width_are_refused_with_the_file_named(folder: Path) -> 
         list(score_file(detector, narrow))
     with pytest.raises(InputError, match=message):
         calibrate_on_file(detector, narrow)
-    with pytest.raises(InputError, match=message):
-        compare_detectors({"gem": detector}, open_features(folder / "test.npz"), {"narrow": narrow})
+    with pytest.raises(InputError, match=r"narrow.npy has 4 features but the GEM detector 'mine' was fitted on 6"):
+        compare({"mine": detector}, id=open_features(folder / "test.npz"), ood={"narrow": narrow})
     with pytest.raises(InputError, match="nothing to compare"):
-        compare_detectors({}, narrow, {})
+        compare({}, id=narrow, ood={})

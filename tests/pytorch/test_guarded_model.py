@@ -23,7 +23,7 @@ from numpy.testing import assert_allclose  # noqa: E402
 from torch import nn  # noqa: E402
 
 from gem_ood import GEM, MSP, Energy, Head, Mahalanobis, MaxLogit  # noqa: E402
-from gem_ood.detectors import available, make  # noqa: E402
+from gem_ood.detectors import make  # noqa: E402
 from gem_ood.errors import CalibrationSizeError, InputError, NotCalibratedError, NotFittedError  # noqa: E402
 from gem_ood.torch import ODIN, OODModel, OODResult, streaming  # noqa: E402
 from gem_ood.torch.rounding import noise_rounding  # noqa: E402
@@ -84,7 +84,7 @@ def test_many_rows_are_fitted_in_more_than_one_group(model, monkeypatch):
     assert_allclose(grouped.score_samples(rows), whole.score_samples(rows), rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", ["gem", "mahalanobis", "msp", "max-logit", "energy"])
 def test_every_detector_of_the_core_works_through_it(model, name):
     guarded = OODModel(model, make(name)).fit(TRAIN).calibrate(HELD_OUT, tpr=0.9)
     out = guarded(INPUTS)

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 import gem_ood  # noqa: E402
 from gem_ood import GEM, MSP, Head, Mahalanobis, storage  # noqa: E402
-from gem_ood.detectors import available, make  # noqa: E402
+from gem_ood.detectors import make  # noqa: E402
 from gem_ood.errors import FileFormatError, InputError, NotFittedError  # noqa: E402
 from gem_ood.torch import ODIN, MCDropout, OODModel  # noqa: E402
 
@@ -56,7 +56,7 @@ def test_the_file_holds_the_detector_and_not_the_model(guarded, tmp_path):
     assert gem_ood.load(tmp_path / "guard.safetensors").offset_ == guarded.detector.offset_
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", ["gem", "mahalanobis", "msp", "max-logit", "energy"])
 def test_every_detector_of_the_core_is_stored(name, tmp_path):
     guarded = OODModel(mlp(), make(name)).fit(TRAIN).calibrate(HELD_OUT)
     guarded.save(tmp_path / "guard.safetensors")

@@ -17,7 +17,15 @@ __all__ = ["fit"]
 SHOWN_NAMES = 10
 
 Out = Annotated[Path, typer.Option(metavar="DETECTOR.safetensors", help="Where to save the detector.")]
-Method = Annotated[str, typer.Option(metavar="NAME", help="gem, mahalanobis, msp, max-logit or energy.")]
+Method = Annotated[
+    str, typer.Option(metavar="NAME", help="gem, mahalanobis, knn, vim, energy, ...; a wrong name lists them all.")
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", help="Any option of the method, such as k=50: a number, true, false or text; repeatable."
+    ),
+]
 NoLabels = Annotated[bool, typer.Option("--no-labels", help="Ignore labels: all rows are one class.")]
 Priors = Annotated[
     Literal["uniform", "empirical"] | None, typer.Option(help="Class weights of gem; uniform unless given.")
@@ -53,6 +61,7 @@ def fit(
     relative: Relative = False,
     head: HeadPath = None,
     temperature: Temperature = None,
+    option: Option = None,
     json: Json = False,
 ) -> None:
     """Fit a detector to in-distribution rows and save it.
@@ -73,6 +82,7 @@ def fit(
         head=head,
         temperature=temperature,
     )
+    options |= _by_name(option or [], method, options)
     detector = make(method, **options)
     refuse_unwritable(out, (".safetensors",))
     refuse_overwriting(out, file, *([] if head is None else [head]))
@@ -120,6 +130,39 @@ def _given(
         "temperature": temperature,
     }
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _by_name(texts: list[str], method: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of --option by name, their values read as numbers or truths where they are such."""
+    from gem_ood.detectors import make
+    from gem_ood.errors import InputError
+
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, is_named, value = text.partition("=")
+        if not (name and is_named and value):
+            raise InputError(f"--option is {text!r} but must be NAME=VALUE, such as k=50")
+        if name in options or name in given:
+            raise InputError(f"the option {name!r} is given twice; pass it once")
+        allowed = make(method).get_params(deep=False)
+        if name not in allowed:
+            raise InputError(f"--option names {name!r}, but {method} takes {', '.join(allowed)}; pass one of these")
+        options[name] = _value(value)
+    return options
+
+
+def _value(text: str) -> int | float | bool | str:
+    """Return a whole number, a number, a truth, or else the text itself.
+
+    >>> _value("50"), _value("0.5"), _value("true"), _value("cosine")
+    (50, 0.5, True, 'cosine')
+    """
+    for read in (int, float, {"true": True, "false": False}.__getitem__):
+        try:
+            return read(text)
+        except (ValueError, KeyError):
+            continue
+    return text
 
 
 def _print(result: dict[str, Any]) -> None:

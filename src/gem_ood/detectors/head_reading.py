@@ -21,7 +21,7 @@ from gem_ood.errors import InputError, NotFittedError
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.scores import softmax
 
-__all__ = ["HeadDetector", "LogitDetector", "Part", "SummedDetector"]
+__all__ = ["HeadDetector", "LogitDetector", "Part", "SummedDetector", "names_found"]
 
 #: By how much a score that is a difference of larger terms may move between batches of different size, relative to
 #: the usual size of these scores.
@@ -247,7 +247,7 @@ class SummedDetector(HeadDetector):
         self._check_head(n_features)
         names = classes
         if names is None and self.uses_labels:
-            names = _names_found(batches)
+            names = names_found(batches)
         self._sums = self._settled = None
         found = self._add_batches(batches, n_features, names)
         self._name_logits(sorted(found) if names is None else names.tolist(), self._n_logits(n_features))
@@ -272,7 +272,7 @@ class SummedDetector(HeadDetector):
             self.n_features_in_ = features.shape[1]
             self._check_head(self.n_features_in_)
             if names is None and self.uses_labels:
-                names = _names_found([(features, y)])
+                names = names_found([(features, y)])
             seen = set() if is_first else self._labels
             found = self._add_batches([(features, y)], self.n_features_in_, names)
             joined = sorted(found | seen) if names is None else names.tolist()
@@ -318,7 +318,12 @@ class SummedDetector(HeadDetector):
         self._settled = self._settle(self._sums)
 
 
-def _names_found(batches: Batches) -> NDArray[Any] | None:
+def names_found(batches: Batches) -> NDArray[Any] | None:
+    """Return the labels of all batches, sorted, or None where some batch has none.
+
+    >>> names_found([([[0.0], [1.0]], ["b", "a"])])
+    array(['a', 'b'], dtype='<U1')
+    """
     found: set[Any] = set()
     for X, y in batches:
         if y is None:

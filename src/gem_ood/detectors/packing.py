@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import FileFormatError
+from gem_ood.features import chunks
 from gem_ood.gaussians import Factor, Statistics, TiedGaussians
 
 __all__ = [
@@ -16,6 +17,9 @@ __all__ = [
     "unpack_gaussians",
     "unpack_statistics",
 ]
+
+#: Values are checked so many rows at a time: a mask of a whole bank of rows would take memory of its own size.
+ROWS_PER_CHECK = 8192
 
 Tensors = dict[str, NDArray[Any]]
 Values = dict[str, Any]
@@ -97,17 +101,28 @@ def class_names(names: list[Any]) -> NDArray[Any]:
     raise FileFormatError("the file's class names are neither whole numbers nor strings; save the detector again")
 
 
-def take(tensors: Tensors, name: str, shape: tuple[int | None, ...], *, kind: str = "f") -> NDArray[Any]:
-    """Return one array of the file after checking its shape, type and values."""
+def take(
+    tensors: Tensors,
+    name: str,
+    shape: tuple[int | None, ...],
+    *,
+    kind: str = "f",
+    itemsizes: tuple[int, ...] = (8,),
+    is_finite: bool = True,
+) -> NDArray[Any]:
+    """Return one array of the file after checking its shape, type (its numbers may have so many bytes) and values."""
     if name not in tensors:
         raise FileFormatError(f"the file lacks the array {name!r}; save the detector again")
     array = tensors[name]
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
-    if not fits or array.dtype.kind != kind or array.dtype.itemsize != 8:
+    if not fits or array.dtype.kind != kind or array.dtype.itemsize not in itemsizes:
+        widths = " or ".join(f"{8 * size}-bit" for size in itemsizes)
         raise FileFormatError(
-            f"the file's array {name!r} has shape {array.shape} and type {array.dtype} where {shape} of 64-bit numbers "
-            f"was expected; save the detector again"
+            f"the file's array {name!r} has shape {array.shape} and type {array.dtype} where {shape} of {widths} "
+            f"numbers was expected; save the detector again"
         )
-    if not np.isfinite(array).all():
-        raise FileFormatError(f"the file's array {name!r} holds NaN or infinity; save the detector again")
+    rows = np.atleast_1d(array)
+    for part in chunks(len(rows), ROWS_PER_CHECK):
+        if np.isnan(rows[part]).any() or (is_finite and not np.isfinite(rows[part]).all()):
+            raise FileFormatError(f"the file's array {name!r} holds NaN or infinity; save the detector again")
     return array

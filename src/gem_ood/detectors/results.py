@@ -31,7 +31,8 @@ class Explanation:
         classes: Class names, one per column of the arrays below.
         nearest_class: Name of the class each row is nearest to.
         responsibilities: n × k, the posterior probability of each class if the row is in-distribution.
-        distances: n × k Mahalanobis distances, in standard deviations; None for scores of logits.
+        distances: n × k, the distance to each class as the detector measures it: Mahalanobis, in standard deviations,
+            for Gaussian detectors, Euclidean for KNN; None for scores of logits.
         scores: The score of each row; higher = more in-distribution.
         threshold: Rows below it are out; None before calibration.
         p_values: Conformal p-values; None before calibration.

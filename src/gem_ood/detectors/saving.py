@@ -31,9 +31,7 @@ def pack(detector: Detector) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             f"this {type(detector).__name__} is not fitted yet; call fit(features, labels) before save"
         )
     tensors, values = detector._state()
-    options = {}
-    for name, value in detector.get_params(deep=False).items():
-        options[name] = _pack_option(name, value, tensors)
+    options = _pack_options(detector, "option", tensors)
     header: dict[str, Any] = {
         "detector": name_of(detector),
         "options": options,
@@ -70,8 +68,7 @@ def unpack(tensors: dict[str, NDArray[Any]], header: dict[str, Any], *, name: st
 
 
 def _rebuild(tensors: dict[str, NDArray[Any]], header: dict[str, Any]) -> Detector:
-    options = {name: _unpack_option(name, value, tensors) for name, value in header["options"].items()}
-    detector = detector_class(header["detector"])(**options)
+    detector = _unpack_options(header, "option", tensors)
     detector._check_options()
     detector._restore(tensors, header["state"])
     n_features = int(header["n_features"])
@@ -99,26 +96,46 @@ def _fits(threshold: Threshold, scores: NDArray[Any]) -> bool:
     return is_sorted and 1 <= threshold.order <= len(scores) and threshold.value == scores[threshold.order - 1]
 
 
-def _pack_option(name: str, value: Any, tensors: dict[str, NDArray[Any]]) -> Any:
+def _pack_options(detector: Detector, place: str, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    options = detector.get_params(deep=False)
+    return {name: _pack_option(f"{place}.{name}", value, tensors) for name, value in options.items()}
+
+
+def _unpack_options(header: dict[str, Any], place: str, tensors: dict[str, NDArray[Any]]) -> Detector:
+    """Return an unfitted detector with the options that were packed."""
+    options = {name: _unpack_option(f"{place}.{name}", value, tensors) for name, value in header["options"].items()}
+    return detector_class(header["detector"])(**options)
+
+
+def _pack_option(place: str, value: Any, tensors: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, Head):
-        tensors[f"option.{name}.weight"], tensors[f"option.{name}.bias"] = value.weight, value.bias
+        tensors[f"{place}.weight"], tensors[f"{place}.bias"] = value.weight, value.bias
         return {"head": True}
+    if isinstance(value, list | tuple) and all(isinstance(part, Detector) for part in value):
+        parts = []
+        for number, part in enumerate(value):
+            packed = _pack_options(part, f"{place}.{number}", tensors)
+            parts.append({"detector": name_of(part), "options": packed})
+        return {"detectors": parts}
     if isinstance(value, np.floating):
         value = float(str(value))  # 0.95 in float32 means 0.95, not its expansion
     elif isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if name == "random_state":  # a generator only steered the hold-out, which is over
+    if place.endswith("random_state"):  # a generator only steered the hold-out, which is over
         return None
-    tensors[f"option.{name}"] = np.asarray(value, dtype=np.float64)
+    tensors[place] = np.asarray(value, dtype=np.float64)
     return {"array": True}
 
 
-def _unpack_option(name: str, value: Any, tensors: dict[str, NDArray[Any]]) -> Any:
+def _unpack_option(place: str, value: Any, tensors: dict[str, NDArray[Any]]) -> Any:
     if value == {"head": True}:
-        weight = take(tensors, f"option.{name}.weight", (None, None))
-        return Head(weight, take(tensors, f"option.{name}.bias", (len(weight),)))
+        weight = take(tensors, f"{place}.weight", (None, None))
+        return Head(weight, take(tensors, f"{place}.bias", (len(weight),)))
     if value == {"array": True}:
-        return take(tensors, f"option.{name}", (None,))
+        return take(tensors, place, (None,))
+    if isinstance(value, dict):
+        parts = enumerate(value["detectors"])
+        return [_unpack_options(header, f"{place}.{number}", tensors) for number, header in parts]
     return value

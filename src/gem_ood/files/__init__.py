@@ -4,7 +4,6 @@ A suffix names the format: `.npy .npz .parquet .csv .safetensors` are read, `.cs
 Nothing here unpickles, and nothing holds more of a file than a batch.
 """
 
-from gem_ood.files.comparing import Comparison, DetectorComparison, compare_detectors
 from gem_ood.files.heads import read_head
 from gem_ood.files.reading import Batch, FeatureFile, open_features
 from gem_ood.files.streaming import calibrate_on_file, fitted_names, score_file
@@ -12,11 +11,8 @@ from gem_ood.files.writing import refuse_overwriting, refuse_unwritable, write_c
 
 __all__ = [
     "Batch",
-    "Comparison",
-    "DetectorComparison",
     "FeatureFile",
     "calibrate_on_file",
-    "compare_detectors",
     "fitted_names",
     "open_features",
     "read_head",

@@ -5,20 +5,25 @@
 """
 
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, check_policy, factorize, tied_covariance
+from gem_ood.gaussians.separate import ClassStatistics, SeparateGaussians, collect_classes, merge_classes
 from gem_ood.gaussians.statistics import Accumulator, Statistics, collect, fourth_moment, merge
 from gem_ood.gaussians.tied import Priors, TiedGaussians
 
 __all__ = [
     "Accumulator",
+    "ClassStatistics",
     "CovariancePolicy",
     "Factor",
     "Priors",
+    "SeparateGaussians",
     "Statistics",
     "TiedGaussians",
     "check_policy",
     "collect",
+    "collect_classes",
     "factorize",
     "fourth_moment",
     "merge",
+    "merge_classes",
     "tied_covariance",
 ]

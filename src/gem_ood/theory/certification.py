@@ -219,8 +219,8 @@ def _checked_detector(detector: Detector) -> GaussianDetector:
         )
     if detector.relative:
         raise InputError(
-            "this detector was fitted with relative=True, whose score is no log-density of Gaussian classes; certify "
-            "one fitted without it"
+            f"the score of this {type(detector).__name__} is relative to a background (relative=True), so it is no "
+            f"log-density of Gaussian classes; certify a GEM or Mahalanobis detector fitted without one"
         )
     return detector
 

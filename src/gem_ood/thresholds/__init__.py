@@ -14,17 +14,22 @@ from gem_ood.thresholds.calibration import (
     quantile_threshold,
     rows_needed,
 )
+from gem_ood.thresholds.combination import Joining, check_joining, join_log_p_values, log_p_values
 from gem_ood.thresholds.p_values import conformal_p_values
 from gem_ood.thresholds.probability import as_probability
 from gem_ood.thresholds.selection import benjamini_hochberg
 
 __all__ = [
+    "Joining",
     "Threshold",
     "as_probability",
     "benjamini_hochberg",
+    "check_joining",
     "choose_threshold",
     "conformal_p_values",
     "conformal_threshold",
+    "join_log_p_values",
+    "log_p_values",
     "pac_threshold",
     "quantile_threshold",
     "rows_needed",

@@ -84,7 +84,9 @@ def gathered(own: Scored, detector: Detector) -> Scored:
     >>> dist.destroy_process_group()
     """
     n_columns = agree_on_width(getattr(detector, "n_features_in_", own.n_columns))
-    scores, rounding = gather_scores(own.scores), gather_scores(own.rounding)
+    scores, rounding = gather_scores(own.scores.ravel()), gather_scores(own.rounding)
     if len(scores) == 0:
         raise InputError(NO_BATCH)
+    if len(scores) > len(rounding):  # one score per row and part of a combination
+        scores = scores.reshape(len(rounding), -1)
     return Scored(scores, rounding, n_columns)

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gem_ood.detectors import GEM, MSP, Detector, Energy, Mahalanobis, MaxLogit
-from gem_ood.detectors.gaussian import GaussianDetector
+from gem_ood.detectors import GEM, MSP, Detector, Energy, Mahalanobis, MaxLogit, RelativeMahalanobis
+from gem_ood.detectors.gaussian_base import GaussianDetector
 from gem_ood.detectors.head_reading import LogitDetector
 from gem_ood.errors import InputError
 from gem_ood.gaussians import TiedGaussians
@@ -52,6 +52,10 @@ class Scorer(nn.Module, ABC):
             scores, nearest = self._score_and_nearest(rows)
         dtype = self.dtype if precise(rows) == torch.float64 else torch.float32
         return scores.to(dtype).to(rows.device), nearest.to(rows.device)
+
+    def evidence(self, rows: Tensor) -> Tensor:
+        """Return what a threshold is calibrated on: the score of each row, or one score per part of a combination."""
+        return self.forward(rows)
 
     def ascent(self, rows: Tensor) -> Tensor:
         """Return what rises with the score and keeps a gradient where the score itself saturates."""
@@ -96,7 +100,7 @@ def scorer(detector: Detector, *, dtype: torch.dtype = torch.float64) -> Scorer:
 @scorer.register
 def _(detector: GaussianDetector, *, dtype: torch.dtype = torch.float64) -> Scorer:
     detector._require_fit()
-    if type(detector) not in (GEM, Mahalanobis):
+    if type(detector) not in (GEM, Mahalanobis, RelativeMahalanobis):
         return ArrayScorer(detector, dtype)
     return GaussianScorer(detector, dtype)
 
@@ -129,7 +133,7 @@ class _Gaussians(nn.Module):
 
 
 class GaussianScorer(Scorer):
-    """GEM or Mahalanobis (P4, P7): the score of features under tied Gaussians, weighted or relative where asked.
+    """GEM or Mahalanobis (P4, P7), or a relative one: the score of features under tied Gaussians, weighted where asked.
 
     >>> detector = Mahalanobis().fit([[0.0], [2.0], [10.0], [12.0]], [0, 0, 1, 1])
     >>> GaussianScorer(detector)(torch.tensor([[3.0]]))
@@ -142,7 +146,7 @@ class GaussianScorer(Scorer):
         super().__init__(dtype)
         self.n_columns = detector.gaussians_.n_features
         self.normalize = detector.normalize
-        self.takes_maximum = isinstance(detector, Mahalanobis)
+        self.takes_maximum = isinstance(detector, Mahalanobis | RelativeMahalanobis)
         inside = _working_dtype(detector, dtype)
         self.gaussians = _Gaussians(detector.gaussians_, inside)
         self.background = _Gaussians(detector.background_, inside) if detector.relative else None
@@ -163,7 +167,9 @@ class GaussianScorer(Scorer):
             scores = weighted.logsumexp(1) - half_norms
         if self.background is not None:
             around, half_around = self.background(rows)
-            scores = scores - (around.logsumexp(1) - half_around)
+            background = around.logsumexp(1) - half_around
+            scores = scores - (2.0 * background.clamp(max=0.0) if self.takes_maximum else background)
+            is_near = is_near & (half_around < math.inf)
         return torch.where(is_near, scores, -math.inf), nearest
 
 
@@ -229,6 +235,11 @@ class ArrayScorer(Scorer):
         nearest = np.zeros(len(array), dtype=np.intp)
         scores = self.detector._scores(self.detector._checked(array), nearest)
         return torch.from_numpy(scores), torch.from_numpy(nearest)
+
+    def evidence(self, rows: Tensor) -> Tensor:
+        """Return the detector's own evidence."""
+        self._check(rows)
+        return torch.from_numpy(self.detector.evidence(as_array(rows)))
 
 
 def precise(place: Tensor | torch.device) -> torch.dtype:

@@ -120,17 +120,19 @@ class LoaderGuard(nn.Module, ABC):
             yield batch, reading
 
     def _calibration_scores(self, readings: Iterable[tuple[Batch, Reading]], *, may_be_empty: bool) -> Scored:
-        scores, rounding = [np.empty(0)], [np.empty(0)]
+        scores: list[NDArray[np.float64]] = []
+        rounding: list[NDArray[np.float64]] = []
         n_columns = None
         for _, reading in readings:
             judge = self._current_judge(reading.rows)
             with torch.inference_mode():
-                scores.append(_as_float64(judge.scorer(reading.rows)))
+                scores.append(_as_float64(judge.scorer.evidence(reading.rows)))
                 rounding.append(_as_float64(self._rounding(reading)))
             n_columns = reading.rows.shape[1]
         if not may_be_empty:
-            _require_rows(scores[1:])
-        return Scored(np.concatenate(scores), np.concatenate(rounding), n_columns)
+            _require_rows(scores)
+        none = [np.empty(0)]
+        return Scored(np.concatenate(scores or none), np.concatenate(rounding or none), n_columns)
 
     # Judging
 

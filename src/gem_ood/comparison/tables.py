@@ -1,0 +1,197 @@
+"""The form of the paper's tables: which numbers stand in which row and column, before any format is chosen."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gem_ood.comparison.results import MEAN, METRICS, Comparison, DetectorComparison
+from gem_ood.errors import InputError
+
+__all__ = ["Cell", "Column", "Table", "lay_out"]
+
+_TITLES = {"auroc": "AUROC", "aupr_in": "AUPR in", "aupr_out": "AUPR out", "detection_error": "det. error"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value, the interval behind it if there is one, and whether it is the best on its set."""
+
+    text: str
+    interval: str = ""
+    is_best: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """What stands above a column: its title, with an arrow to the better side, and the set it belongs to."""
+
+    title: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and blocks of rows; the first n_names columns are names, the others numbers.
+
+    Attributes:
+        columns: What stands above.
+        blocks: The rows; a block is set apart from the next.
+        n_names: How many columns are names.
+        has_best: Whether some value is marked as the best.
+        notes: What to know about the numbers, a line each.
+    """
+
+    columns: tuple[Column, ...]
+    blocks: tuple[tuple[tuple[Cell, ...], ...], ...]
+    n_names: int
+    has_best: bool
+    notes: tuple[str, ...]
+
+
+def lay_out(
+    comparison: Comparison,
+    order: Sequence[str],
+    metrics: tuple[str, ...],
+    *,
+    layout: str,
+    width: int,
+    time: bool,
+) -> Table:
+    """Return the table of a comparison: wide, long, or whichever suits lines of this width."""
+    if layout not in ("auto", "wide", "long"):
+        raise InputError(f'layout must be "auto", "wide" or "long" but is {layout!r}; pass one of these')
+    form = _Form(comparison, tuple(order), metrics, time)
+    if layout == "long":
+        return form.long()
+    wide = form.wide()
+    if layout == "auto":
+        from gem_ood.comparison.rendering import text_width
+
+        return wide if text_width(wide) <= width else form.long()
+    return wide
+
+
+@dataclass(frozen=True)
+class _Form:
+    comparison: Comparison
+    order: tuple[str, ...]
+    metrics: tuple[str, ...]
+    time: bool
+
+    def wide(self) -> Table:
+        """One row per detector; the sets, and last their mean, side by side."""
+        columns = [Column("detector")]
+        for ood in self._sets():
+            columns += [Column(title, ood) for title in self._set_titles()]
+        columns += map(Column, self._own_titles())
+        rows = []
+        for name in self.order:
+            cells = [cell for ood in self._sets() for cell in self._set_cells(name, ood)]
+            rows.append((Cell(name), *cells, *self._own_cells(name)))
+        return self._table(columns, [rows], n_names=1)
+
+    def long(self) -> Table:
+        """One block per set, and last their mean, with one row per detector, as in the paper."""
+        sets = self._sets()
+        columns = [Column(title) for title in ("OOD set", "detector", *self._set_titles(), *self._own_titles())]
+        empty = tuple(Cell("") for _ in self._own_titles())
+        blocks = [
+            [
+                (
+                    Cell(ood),
+                    Cell(name),
+                    *self._set_cells(name, ood),
+                    *(self._own_cells(name) if ood == sets[-1] else empty),
+                )
+                for name in self.order
+            ]
+            for ood in sets
+        ]
+        return self._table(columns, blocks, n_names=2)
+
+    def _table(self, columns: list[Column], blocks: list[list[tuple[Cell, ...]]], n_names: int) -> Table:
+        has_best = any(cell.is_best for block in blocks for row in block for cell in row)
+        return Table(tuple(columns), tuple(map(tuple, blocks)), n_names, has_best, self._notes())
+
+    def _sets(self) -> list[str]:
+        # The mean over one set would say everything twice.
+        return [*self.comparison.n_ood, *([MEAN] if len(self.comparison.n_ood) > 1 else [])]
+
+    def _all(self) -> list[DetectorComparison]:
+        return [self.comparison.detectors[name] for name in self.order]
+
+    def _is_calibrated(self) -> bool:
+        return any(one.flagged is not None for one in self._all())
+
+    def _has_labels(self) -> bool:
+        return any(one.id_error is not None for one in self._all())
+
+    def _has_time(self) -> bool:
+        return self.time and any(one.seconds_per_10k is not None for one in self._all())
+
+    def _set_titles(self) -> list[str]:
+        titles = [self._metric_title(metric) for metric in self.metrics]
+        return [*titles, "flagged"] if self._is_calibrated() else titles
+
+    def _metric_title(self, metric: str) -> str:
+        title = f"FPR{100 * self.comparison.tpr:g}" if metric == "fpr" else _TITLES[metric]
+        if metric == "aupr_in" and "aupr_out" not in self.metrics:
+            title = "AUPR"
+        return f"{title} {'↓' if METRICS[metric] else '↑'}"
+
+    def _set_cells(self, name: str, ood: str) -> list[Cell]:
+        one = self.comparison.detectors[name]
+        cells = []
+        for metric in self.metrics:
+            is_best = len(self.order) > 1 and name in self.comparison.best(metric, ood)
+            cells.append(Cell(_percent(one.value(metric, ood)), _interval(one, metric, ood), is_best))
+        return [*cells, Cell(_percent(one.flagged_share(ood)))] if self._is_calibrated() else cells
+
+    def _own_titles(self) -> list[str]:
+        return [
+            *(["ID error"] if self._has_labels() else []),
+            *(["ID kept"] if self._is_calibrated() else []),
+            *(["s/10k"] if self._has_time() else []),
+        ]
+
+    def _own_cells(self, name: str) -> list[Cell]:
+        one = self.comparison.detectors[name]
+        return [
+            *([Cell(_percent(one.id_error))] if self._has_labels() else []),
+            *([Cell(_percent(one.id_kept))] if self._is_calibrated() else []),
+            *([Cell(_seconds(one.seconds_per_10k))] if self._has_time() else []),
+        ]
+
+    def _notes(self) -> tuple[str, ...]:
+        sets = ", ".join(f"{name} ({n_rows:,})" for name, n_rows in self.comparison.n_ood.items())
+        return (
+            f"In percent, {self.comparison.convention} convention: {self.comparison.n_id:,} in-distribution rows "
+            f"against {sets}",
+            *(
+                [f"[low, high]: {100 * self.comparison.confidence:g} % intervals ({self.comparison.intervals})"]
+                if self.comparison.intervals is not None
+                else []
+            ),
+            *(
+                ["flagged, ID kept: shares of rows beyond and within the detector's own threshold"]
+                if self._is_calibrated()
+                else []
+            ),
+            *(["s/10k: seconds to score 10,000 rows"] if self._has_time() else []),
+        )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None or not math.isfinite(share) else f"{100.0 * share:.2f}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None or not math.isfinite(seconds) else f"{seconds:.4f}"
+
+
+def _interval(one: DetectorComparison, metric: str, ood: str) -> str:
+    intervals = None if ood == MEAN else one.evaluations[ood].intervals
+    if intervals is None or metric not in intervals:
+        return ""
+    low, high = intervals[metric]
+    return f"[{_percent(low)}, {_percent(high)}]"

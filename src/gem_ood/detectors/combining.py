@@ -1,0 +1,285 @@
+"""Combine: several detectors with one verdict that keeps its guarantee.
+
+The scores of the parts become conformal p-values, these are joined into one number, and that number is calibrated on
+held-out rows like any other score (B9). The parts may depend on each other in any way: the threshold is not read from a
+table for independent p-values but from rows that neither the parts nor their p-values have seen.
+"""
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+
+from gem_ood.detectors.base import Batches, Detector
+from gem_ood.detectors.packing import take
+from gem_ood.detectors.sampling import Sample
+from gem_ood.errors import CalibrationSizeError, FileFormatError, InputError
+from gem_ood.features import as_features, is_share
+from gem_ood.thresholds import Joining, check_joining, join_log_p_values, log_p_values
+
+__all__ = ["Combine"]
+
+#: So many training rows stand in for the reference until `calibrate` brings held-out ones.
+SAMPLE_ROWS = 5000
+
+#: Joined scores are logs of p-values: steps of the reference, and a continuous tail beyond it.
+JOINT_ROUNDING = 1e-9
+
+
+class Combine(Detector):
+    """Several detectors in one: their conformal p-values joined, and the result calibrated anew (B9).
+
+    `calibrate` deals the held-out rows into two: the scores of the first lot are the reference among which a part's
+    score has its p-value, and the joined p-values of the second set the threshold. Both guarantees therefore hold for
+    the joint verdict, conformal and PAC, however the parts depend on each other. Before `calibrate`, a sample of the
+    training rows is the reference: the ranking is there, but a network is surer of rows that it was trained on.
+
+    Args:
+        detectors: The parts; `fit` fits copies of them. All must read features, through a head where they need one, or
+            all logits. The first names the nearest class.
+        method: `"fisher"` (Σ log p), `"minimum"` or `"cauchy"`, as `gem_ood.thresholds.join_log_p_values`.
+        reference: The share of the calibration rows that serve as reference.
+        calibration: Share of the rows of `fit` to hold back and calibrate on; None never calibrates in `fit`.
+        tpr: The share of in-distribution rows to keep where `calibrate` is not told otherwise.
+        random_state: Seed of the deal, of the sample and of the hold-out.
+
+    Attributes:
+        detectors_: The fitted parts.
+
+    >>> from gem_ood import GEM, KNN
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = rng.normal(size=(600, 2)) + 9.0 * (np.arange(600) % 2)[:, None], np.arange(600) % 2
+    >>> both = Combine([GEM(), KNN(k=5, normalize=False)]).fit(X[:300], y[:300]).calibrate(X[300:], tpr=0.95)
+    >>> both.predict([[0.0, 0.0], [9.0, 9.0], [4.5, 4.5]])
+    array([ 1,  1, -1])
+    """
+
+    detectors_: list[Any]
+    _sample: Sample | None = None
+    _references: list[NDArray[np.float64]] | None = None
+
+    def __init__(
+        self,
+        detectors: Sequence[Detector] = (),
+        *,
+        method: Joining = "fisher",
+        reference: float = 0.5,
+        calibration: float | None = None,
+        tpr: float = 0.95,
+        random_state: int | None = 0,
+    ) -> None:
+        self.detectors = detectors
+        self.method = method
+        self.reference = reference
+        self.calibration = calibration
+        self.tpr = tpr
+        self.random_state = random_state
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether X is logits: so it is if the parts read logits."""
+        return len(self.detectors) > 0 and all(part.reads_logits for part in self.detectors)
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether labels matter to the fit of any part."""
+        return any(part.uses_labels for part in self.detectors)
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Names of the classes, as the first part has them."""
+        classes: NDArray[Any] = self.detectors_[0].classes_
+        return classes
+
+    def part_p_values(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the p-value of each row under each part, n × parts: which of them speak for out-of-distribution."""
+        return np.exp(self._log_p(self._evidence(self._checked(X))))
+
+    # Fitting
+
+    def _check_options(self) -> None:
+        check_joining(self.method)
+        if not is_share(self.reference) or self.reference in (0.0, 1.0):
+            raise InputError(f"reference is {self.reference!r}; pass a share between 0 and 1, such as 0.5")
+        if isinstance(self.detectors, Detector) or not isinstance(self.detectors, Sequence) or not self.detectors:
+            raise InputError(f"detectors is {self.detectors!r}; pass a list of at least one detector")
+        for part in self.detectors:
+            if not isinstance(part, Detector):
+                raise InputError(f"detectors holds a {type(part).__name__}; pass detectors such as GEM()")
+            if part.calibration is not None:
+                raise InputError(f"{part!r} has calibration set; set it on Combine instead")
+            part._check_options()
+        if len({part.reads_logits for part in self.detectors}) > 1:
+            names = ", ".join(type(part).__name__ for part in self.detectors if part.reads_logits)
+            raise InputError(f"{names} would read logits and the other parts features; pass head=Head(weight, bias)")
+
+    def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
+        parts: list[Detector] = [clone(part) for part in self.detectors]
+        for part in parts:
+            part.fit_batches(batches, classes=classes)
+        sample = Sample()
+        for X, _ in batches:
+            sample = sample.add(as_features(X), size=SAMPLE_ROWS, seed=self.random_state)
+        self.detectors_, self._sample, self._references = parts, sample, None
+        self._references = self._provisional()
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
+        """Add a batch of rows to what the parts learned; the threshold, if any, is forgotten.
+
+        Every part must be able to stream. Arguments are those of the parts' own `partial_fit`.
+        """
+        self._check_options()
+        for part in self.detectors:
+            if not hasattr(part, "partial_fit"):
+                raise InputError(f"{type(part).__name__} cannot stream; use fit or fit_batches")
+        features = as_features(X)
+        with self._all_or_nothing():
+            parts = [clone(part) for part in self.detectors]
+            if "detectors_" in self.__dict__:
+                parts = [_copied(part) for part in self.detectors_]
+            for part in parts:
+                part.partial_fit(X, y, classes=classes)
+            sample = (self._sample or Sample()).add(features, size=SAMPLE_ROWS, seed=self.random_state)
+            self.detectors_, self._sample, self._references = parts, sample, None
+            self.n_features_in_ = features.shape[1]
+            self._forget_calibration()
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
+        if type(other) is not type(self) or len(other.detectors) != len(self.detectors):
+            raise InputError("only a Combine of the same parts can be merged into this one; pass such a one")
+        for part in (self, other):
+            part._require_fit()
+        joined: Self = clone(self)
+        joined.detectors_ = [mine.merge(its) for mine, its in zip(self.detectors_, other.detectors_, strict=True)]
+        joined.n_features_in_ = self.n_features_in_
+        if self._sample is not None and other._sample is not None:
+            joined._sample = self._sample.merge(other._sample, size=SAMPLE_ROWS)
+        return joined
+
+    # Scores
+
+    def _evidence(self, features: NDArray[Any]) -> NDArray[np.float64]:
+        return np.column_stack([part.score_samples(features) for part in self.detectors_])
+
+    def _scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
+        first, *others = self.detectors_
+        evidence = np.empty((len(features), len(self.detectors_)))
+        evidence[:, 0] = first._scores(first._checked(features), nearest)
+        for place, part in enumerate(others, start=1):
+            evidence[:, place] = part._scores(part._checked(features))
+        return join_log_p_values(self._log_p(evidence), self.method)
+
+    def _log_p(self, evidence: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self._references is None:
+            self._references = self._provisional()
+        columns = zip(self._references, evidence.T, strict=True)
+        return np.column_stack([log_p_values(ordered, scores, assume_sorted=True) for ordered, scores in columns])
+
+    def _provisional(self) -> list[NDArray[np.float64]]:
+        if self._sample is None:
+            raise InputError("this Combine has lost the sample of its training rows; fit it again, or calibrate it")
+        self._sample = self._sample.settled(SAMPLE_ROWS)
+        return self._ordered(self._evidence(self._sample.rows))
+
+    def _ordered(self, evidence: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Return the reference of each part, lowered by rounding, so that a row ties with itself in any batch."""
+        return [np.sort(_lowered(part, scores)) for part, scores in zip(self.detectors_, evidence.T, strict=True)]
+
+    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(JOINT_ROUNDING * np.maximum(np.abs(scores), 1.0))
+
+    def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        details: tuple[NDArray[np.float64], NDArray[np.float64] | None] = self.detectors_[0]._details(features)
+        return details
+
+    def _class_names(self, n_features: int) -> NDArray[Any]:
+        names: NDArray[Any] = self.detectors_[0]._class_names(n_features)
+        return names
+
+    # Calibration
+
+    def calibrate_scores(
+        self,
+        scores: ArrayLike,
+        *,
+        tpr: float | None = None,
+        confidence: float | None = None,
+        method: str | None = None,
+        rounding: ArrayLike = 0.0,
+    ) -> Self:
+        """Set references and threshold from the `evidence` of held-out rows: one score per row and part.
+
+        Scores that are already joined, one per row, set the threshold only.
+        """
+        evidence = np.asarray(scores, dtype=np.float64)
+        if evidence.ndim != 2:
+            return super().calibrate_scores(scores, tpr=tpr, confidence=confidence, method=method, rounding=rounding)
+        self._require_fit()
+        if evidence.shape[1] != len(self.detectors_) or np.isnan(evidence).any():
+            raise InputError(
+                f"scores has shape {evidence.shape} but there are {len(self.detectors_)} parts; pass one score per row "
+                f"and part, as evidence(X) returns"
+            )
+        n_reference = max(1, math.floor(self.reference * len(evidence)))
+        dealt = np.random.default_rng(self.random_state).permutation(len(evidence))
+        first, second = np.sort(dealt[:n_reference]), np.sort(dealt[n_reference:])
+        if len(second) == 0:
+            raise CalibrationSizeError(f"{len(evidence)} row cannot be both reference and threshold; pass more rows")
+        slack = np.broadcast_to(np.asarray(rounding, dtype=np.float64), len(evidence))[second]
+        with self._all_or_nothing():
+            self._references = self._ordered(evidence[first])
+            joint = join_log_p_values(self._log_p(evidence[second]), self.method)
+            try:
+                return super().calibrate_scores(joint, tpr=tpr, confidence=confidence, method=method, rounding=slack)
+            except CalibrationSizeError as error:
+                raise CalibrationSizeError(
+                    f"{error} ({len(first)} of the {len(evidence)} rows serve as reference, the other {len(second)} "
+                    f"set the threshold)"
+                ) from error
+
+    # Storage
+
+    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        from gem_ood.detectors.saving import pack
+
+        references = self._references if self._references is not None else self._provisional()
+        tensors: dict[str, NDArray[Any]] = {}
+        headers = []
+        for place, (part, ordered) in enumerate(zip(self.detectors_, references, strict=True)):
+            arrays, header = pack(part)
+            tensors |= {f"part.{place}.{name}": array for name, array in arrays.items()}
+            tensors[f"reference.{place}"] = ordered
+            headers.append(header)
+        return tensors, {"parts": headers}
+
+    def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        from gem_ood.detectors.saving import unpack
+
+        self.detectors_, self._references = [], []
+        for place, header in enumerate(values["parts"]):
+            prefix = f"part.{place}."
+            arrays = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+            self.detectors_.append(unpack(arrays, header, name=f"part {place}"))
+            ordered = take(tensors, f"reference.{place}", (None,), is_finite=False)
+            if len(ordered) == 0 or not (ordered[1:] >= ordered[:-1]).all():
+                raise FileFormatError("a reference is empty or not in order; save the detector again")
+            self._references.append(ordered)
+        kinds = [type(part) for part in self.detectors_]
+        if kinds != [type(part) for part in self.detectors]:
+            raise FileFormatError("the parts differ from the options; save the detector again")
+
+
+def _lowered(part: Detector, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(scores), scores, scores - part._slack(scores))
+
+
+def _copied(part: Detector) -> Any:
+    """Return a copy that learns on without changing this one: what is learned is replaced, never changed in place."""
+    return copy(part)

@@ -1,0 +1,312 @@
+"""GaussianDetector: what the detectors share that compare features with class means under one tied covariance."""
+
+import warnings
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+from sklearn.utils.validation import validate_data
+
+from gem_ood.detectors.base import Batches, Detector
+from gem_ood.detectors.packing import pack_gaussians, pack_statistics, unpack_gaussians, unpack_statistics
+from gem_ood.errors import InputError, NotFittedError, RankWarning
+from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk, unit_length
+from gem_ood.gaussians import (
+    Accumulator,
+    CovariancePolicy,
+    Factor,
+    Priors,
+    Statistics,
+    TiedGaussians,
+    check_policy,
+    factorize,
+    fourth_moment,
+    merge,
+    tied_covariance,
+)
+
+__all__ = ["GaussianDetector"]
+
+#: By how much the score of one row may differ between batches of different size, relative to the score or the rank.
+FLOAT32_ROUNDING = 2e-6
+FLOAT64_ROUNDING = 1e-9
+
+
+class GaussianDetector(Detector):
+    """What Gaussian detectors share: statistics that stream and merge, and the Gaussians made from them."""
+
+    covariance: CovariancePolicy
+    normalize: bool
+    priors: Priors = "uniform"
+    relative: bool = False
+    _accumulator: Accumulator | None = None
+    _statistics: Statistics | None = None
+    _gaussians: TiedGaussians | None = None
+    _background: TiedGaussians | None = None
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether labels matter to the fit: they tell the classes apart."""
+        return True
+
+    @property
+    def statistics_(self) -> Statistics:
+        """Counts, class means and scatter of the rows seen."""
+        if self._statistics is None:
+            if self._accumulator is None:
+                raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit(features, labels) first")
+            self._statistics = self._accumulator.statistics()
+        return self._statistics
+
+    @property
+    def gaussians_(self) -> TiedGaussians:
+        """The class Gaussians; after `partial_fit` they are made when first asked for."""
+        if self._gaussians is None:
+            self._gaussians = TiedGaussians.from_statistics(
+                self.statistics_, covariance=self.covariance, priors=self.priors
+            )
+        return self._gaussians
+
+    @property
+    def background_(self) -> TiedGaussians:
+        """One Gaussian over all rows, whatever their class, that a relative score is measured against.
+
+        Where the tied covariance lacks rank, it is a Gaussian on the directions that the class distances use.
+        """
+        if self._background is None:
+            _require_two_classes(self.statistics_)
+            self._background = self._one_gaussian(self.statistics_.pooled())
+        return self._background
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Names of all classes, with or without rows."""
+        return self.statistics_.classes
+
+    def _one_gaussian(self, pooled: Statistics) -> TiedGaussians:
+        classes = self.gaussians_
+        whitener = classes.factor.whitener
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RankWarning)  # the class Gaussians have warned of it already
+            if classes.rank == classes.n_features:
+                return TiedGaussians.from_statistics(pooled, covariance=self.covariance)
+            # A direction in which only the class means differ has no variance within classes, and the class distances
+            # leave it out. Were it counted here, the farther out a row is, the more in-distribution it would seem.
+            matrix, share = tied_covariance(pooled, self.covariance)
+            inner = factorize(whitener.T @ matrix @ whitener)
+        factor = Factor(whitener @ inner.whitener, classes.log_determinant + inner.log_determinant)
+        return TiedGaussians(pooled.classes, pooled.means, np.ones(1), matrix, factor, share)
+
+    def _check_options(self) -> None:
+        check_policy(self.covariance)
+        if isinstance(self.priors, str) and self.priors not in ("uniform", "empirical"):
+            raise InputError(f"priors is {self.priors!r}; pass 'uniform', 'empirical', or one weight per class")
+
+    def collect(self, batches: Batches, *, classes: ArrayLike | None = None) -> Statistics:
+        """Return the statistics of these batches as this detector would fit them, and leave the detector as it is.
+
+        Rows are scaled to unit length where the detector asks for it. Statistics of parts of the data are joined by
+        `gem_ood.gaussians.merge`, over processes by `gem_ood.torch.all_reduce`, and fitted by `fit_statistics`.
+
+        >>> from gem_ood import Mahalanobis
+        >>> Mahalanobis().collect([([[0.0], [2.0]], ["a", "a"])]).means
+        array([[1.]])
+        """
+        self._check_options()
+        declared = None if classes is None else np.asarray(classes)
+        accumulator: Accumulator | None = None
+        for X, labels in batches:
+            features, names = as_features(X), declared
+            if labels is not None and names is None:
+                names = np.unique(as_labels(labels, len(features)))
+            if accumulator is None:
+                accumulator = Accumulator(n_features=features.shape[1], classes=names)
+            elif declared is None and names is not None and accumulator.is_labelled:
+                accumulator.declare(names)
+            accumulator.add(features, labels, prepare=unit_length if self.normalize else None)
+        if accumulator is None:
+            raise InputError("batches is empty; pass at least one batch")
+        return accumulator.statistics()
+
+    def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
+        prepare = unit_length if self.normalize else None
+        statistics = self.collect(batches, classes=classes)
+        if self.relative:
+            _require_two_classes(statistics)
+        if self.covariance == "ledoit-wolf":
+            statistics = replace(statistics, fourth_moment=fourth_moment(statistics, batches, prepare=prepare))
+        self._adopt(statistics)
+        self._gaussians = TiedGaussians.from_statistics(statistics, covariance=self.covariance, priors=self.priors)
+        if self.relative:
+            pooled = statistics.pooled()
+            if self.covariance == "ledoit-wolf":
+                moment = fourth_moment(pooled, _Unlabelled(batches), prepare=prepare)
+                pooled = replace(pooled, fourth_moment=moment)
+            self._background = self._one_gaussian(pooled)
+
+    def fit_statistics(self, statistics: Statistics) -> Self:
+        """Fit to rows by the statistics collected from them elsewhere: in another process or on another machine.
+
+        The result is that of `fit` on those rows; the threshold, if any, is forgotten. With `normalize=True` the rows
+        must have been scaled to unit length before they were collected, as this detector's own `collect` does.
+        `covariance="ledoit-wolf"` needs statistics that hold a `fourth_moment`, and cannot be joined here with
+        `relative=True`, which needs a second one, about the mean of all rows.
+
+        >>> from gem_ood.gaussians import collect, merge
+        >>> here, there = collect([[0.0], [2.0]], ["a", "a"]), collect([[10.0], [12.0]], ["b", "b"])
+        >>> from gem_ood import Mahalanobis
+        >>> Mahalanobis().fit_statistics(merge(here, there)).score_samples([[1.0], [3.0]])
+        array([ 0., -4.])
+        """
+        self._check_options()
+        if not isinstance(statistics, Statistics):
+            raise InputError(
+                f"statistics is of type {type(statistics).__name__}; pass gem_ood.gaussians.Statistics, such as "
+                f"collect(features, labels) returns"
+            )
+        if self.calibration is not None:
+            raise InputError(
+                "calibration holds rows back from fit and cannot from statistics; set it to None and calibrate"
+            )
+        refuse_non_finite(statistics.means, name="statistics.means", remedy="collect again")
+        refuse_non_finite(statistics.scatter, name="statistics.scatter", remedy="collect again")
+        with self._all_or_nothing():
+            self.__dict__.pop("feature_names_in_", None)
+            self._adopt(statistics)
+            self._gaussians = self.gaussians_
+            if self.relative:
+                self._background = self.background_
+        return self
+
+    def _adopt(self, statistics: Statistics) -> None:
+        self._statistics, self._accumulator = statistics, None
+        self._gaussians = self._background = None
+        self.n_features_in_ = statistics.n_features
+        self._forget_calibration()
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
+        """Add a batch of rows to what was learned; the threshold, if any, is forgotten.
+
+        Args:
+            X: Rows of features.
+            y: Their labels; None in every batch for one Gaussian.
+            classes: All class names, in the first call; without it, the classes are those of the first batch.
+        """
+        self._check_options()
+        if self.covariance == "ledoit-wolf":
+            raise InputError(
+                "covariance='ledoit-wolf' needs two passes over all rows, so it cannot stream; use fit or "
+                "fit_batches, or covariance='oas', which streams"
+            )
+        features = as_features(X)
+        with self._all_or_nothing():
+            accumulator = self._opened(features, y, classes)
+            self._check_width(features, accumulator.n_features)
+            validate_data(self, X, reset="n_features_in_" not in self.__dict__, skip_check_array=True)
+            accumulator.add(features, y, prepare=unit_length if self.normalize else None)
+            self._accumulator, self.n_features_in_ = accumulator, features.shape[1]
+            self._statistics = self._gaussians = self._background = None
+            self._forget_calibration()
+        return self
+
+    def _opened(self, features: NDArray[Any], y: ArrayLike | None, classes: ArrayLike | None) -> Accumulator:
+        """Return the accumulator to add a batch to: the one at work, one that resumes, or a new one."""
+        accumulator = self._accumulator
+        if accumulator is None and self._statistics is not None:
+            accumulator = Accumulator.resume(self._statistics)
+        if accumulator is None:
+            if classes is None and y is not None:
+                classes = np.unique(as_labels(y, len(features)))
+            return Accumulator(n_features=features.shape[1], classes=classes)
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), accumulator.classes):
+            raise InputError(
+                f"classes differs from the {len(accumulator.classes)} classes that this fit began with; "
+                f"declare all of them in the first call of partial_fit"
+            )
+        return accumulator
+
+    def merge(self, other: Self) -> Self:
+        """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
+        if type(other) is not type(self):
+            raise InputError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}; merge equal kinds")
+        if other.normalize != self.normalize:
+            raise InputError("one fit has normalize=True and the other False; merge fits made with the same options")
+        joined: Self = clone(self)
+        joined._adopt(merge(self.statistics_, other.statistics_))
+        joined._gaussians = joined.gaussians_
+        if joined.relative:
+            joined._background = joined.background_
+        return joined
+
+    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        is_wide = self.normalize or self.relative
+        scored_narrow = not is_wide and self.gaussians_.working_dtype(np.float32) == np.float32
+        rounding = FLOAT32_ROUNDING if scored_narrow else FLOAT64_ROUNDING
+        return rounding * np.maximum(np.abs(scores), float(self.gaussians_.rank))
+
+    def _class_names(self, n_features: int) -> NDArray[Any]:
+        return self.gaussians_.classes
+
+    def _scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
+        # A relative score is a small difference of two large ones, of which float32 would leave little.
+        widens = self.relative and features.dtype in (np.float16, np.float32)
+        if not (self.normalize or widens):
+            return self._gaussian_scores(features, nearest)
+        scores = np.empty(len(features))
+        for rows in chunks(len(features), rows_per_chunk(features.shape[1])):
+            refuse_non_finite(features[rows], first_row=rows.start)
+            part = None if nearest is None else nearest[rows]
+            wide = unit_length(features[rows]) if self.normalize else features[rows].astype(np.float64)
+            scores[rows] = self._gaussian_scores(wide, part)
+        return scores
+
+    @staticmethod
+    def _difference(scores: NDArray[np.float64], background: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return relative scores; a row whose distances overflow float64 is infinitely far from everything."""
+        with np.errstate(invalid="ignore"):
+            scores -= background
+        scores[~np.isfinite(scores)] = -np.inf
+        return scores
+
+    @abstractmethod
+    def _gaussian_scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None) -> NDArray[np.float64]:
+        """Score checked rows."""
+
+    def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        prepared = unit_length(features) if self.normalize else features
+        return self.gaussians_.posterior(prepared), np.sqrt(self.gaussians_.squared_distances(prepared))
+
+    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        tensors, values = pack_statistics(self.statistics_)
+        background = self.background_ if self.relative else None
+        for name, gaussians in (("gaussians", self.gaussians_), ("background", background)):
+            if gaussians is not None:
+                more, values[name] = pack_gaussians(gaussians, name)
+                tensors |= more
+        return tensors, values
+
+    def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
+        self._adopt(unpack_statistics(tensors, values))
+        self._gaussians = unpack_gaussians(tensors, values["gaussians"], "gaussians")
+        if "background" in values:
+            self._background = unpack_gaussians(tensors, values["background"], "background")
+
+
+def _require_two_classes(statistics: Statistics) -> None:
+    if np.count_nonzero(statistics.counts) < 2:
+        raise InputError(
+            "a relative score compares classes with all rows together; pass labels of at least two classes"
+        )
+
+
+class _Unlabelled:
+    """The same batches without their labels."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Any:
+        return ((X, None) for X, _ in self._batches)
