@@ -59,10 +59,21 @@ def test_within_the_reference_the_log_is_that_of_the_conformal_p_value():
     assert (log_p_values(reference, scores) <= expected + 1e-12).all()
 
 
-def test_the_tail_goes_on_as_an_exponential_one_does():
+def test_the_tail_goes_on_with_the_depth_of_the_lowest_scores():
     reference = -np.random.default_rng(2).exponential(scale=3.0, size=20_000)
-    far = np.array([reference.min() - 6.0])
-    assert log_p_values(reference, far)[0] == pytest.approx(-np.log(20_001) - 6.0 / 3.0, rel=0.02)
+    far = reference.min() - np.array([6.0, 6e6])
+    expected = -np.log(20_001) - np.log1p(np.array([6.0, 6e6]) / 3.0)  # an exponential tail has one depth everywhere
+    np.testing.assert_allclose(log_p_values(reference, far), expected, rtol=0.01)
+
+
+def test_a_part_whose_reference_does_not_fit_cannot_drown_another():
+    rng = np.random.default_rng(3)
+    good = np.column_stack([log_p_values(rng.normal(size=500), rng.normal(size=300) - shift) for shift in (0.0, 0.0)])
+    bad = good.copy()
+    bad[:, 1] = log_p_values(rng.normal(size=500), -1e4 + rng.normal(size=300))  # everything lies far below it
+    order = np.argsort(good[:, 0])
+    joined = join_log_p_values(bad)[order]
+    assert np.corrcoef(joined, good[order, 0])[0, 1] > 0.99
 
 
 @pytest.mark.parametrize("reference", [[1.0], [2.0, 2.0, 2.0], [-np.inf, -np.inf], [-np.inf, 1.0, 2.0]])

@@ -22,7 +22,7 @@ LARGEST_CAUCHY_P = 0.99
 #: Below this p-value 1/tan(πp) is 1/(πp) to within float64.
 SMALL_P = 1e-9
 
-#: The tail beyond the reference falls like that of its lowest rows: this share of them.
+#: The tail beyond the reference is measured by the depth of its lowest rows: this share of them.
 TAIL_SHARE = 0.05
 
 
@@ -63,11 +63,12 @@ def log_p_values(reference: ArrayLike, scores: ArrayLike, *, assume_sorted: bool
     """Return the log of each score's conformal p-value among reference scores, with a tail that goes on below them.
 
     Within the reference it is log of (1 + how many are at or below) / (n + 1). All scores below the reference have the
-    same p-value 1 / (n + 1), which would leave far rows in no order; from there the log falls in proportion to the
-    distance, at the rate of an exponential tail fitted to the lowest twentieth of the reference.
+    same p-value 1 / (n + 1), which would leave far rows in no order. There the p-value falls on as 1 / (1 + d/c), with
+    d the distance below the reference and c the mean depth of its lowest twentieth: a heavy tail, so that a part whose
+    reference does not fit, as training rows of a network that knows them by heart, cannot drown the other parts.
 
     >>> log_p_values([1.0, 2.0, 3.0], [3.5, 2.0, 0.0]).round(3)
-    array([ 0.   , -0.288, -2.386])
+    array([ 0.   , -0.288, -2.079])
     """
     given = as_scores(reference, name="reference")
     ordered = given if assume_sorted else np.sort(given)
@@ -77,12 +78,12 @@ def log_p_values(reference: ArrayLike, scores: ArrayLike, *, assume_sorted: bool
     is_beyond = values < ordered[0]
     if is_beyond.any():
         with np.errstate(over="ignore"):
-            logs[is_beyond] -= (ordered[0] - values[is_beyond]) / _tail_scale(ordered)
+            logs[is_beyond] -= np.log1p((ordered[0] - values[is_beyond]) / _tail_scale(ordered))
     return logs
 
 
 def _tail_scale(ordered: NDArray[np.float64]) -> float:
-    """Return the mean distance of the lowest scores from the next one up: the scale of an exponential tail."""
+    """Return the mean distance of the lowest scores from the next one up: how deep a tail these scores have."""
     finite = ordered[np.isfinite(ordered)]
     n_tail = max(1, int(TAIL_SHARE * len(finite)))
     if len(finite) > n_tail:
