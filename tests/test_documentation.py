@@ -1,10 +1,15 @@
 """The documentation is true: its examples run and print what they say, its links and lists are whole."""
 
 import contextlib
+import importlib.util
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,3 +119,71 @@ def test_every_dependency_has_its_reason():
     assert [name for name in sorted(names) if f"| `{name}` |" not in page] == []
     extras = project["project"]["optional-dependencies"]
     assert [name for name in extras if f"`{name}`" not in page] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Return the folder of the built pages; a warning of the build is an error."""
+    pytest.importorskip("mkdocstrings_handlers")
+    pytest.importorskip("material")
+    folder = tmp_path_factory.mktemp("site")
+    build = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert build.returncode == 0, build.stdout + build.stderr
+    return folder
+
+
+def fenced(text):
+    pytest.importorskip("griffe")
+    spec = importlib.util.spec_from_file_location("fenced_examples", DOCS / "hooks" / "fenced_examples.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.fenced(text)
+
+
+def test_bare_examples_are_fenced_where_they_stand():
+    text = "One.\n\n>>> 1\n1\n>>> 2\n2\n\nTwo.\n\nExample:\n    >>> for i in []:\n    ...     i"
+    assert fenced(text) == (
+        "One.\n\n```pycon\n>>> 1\n1\n>>> 2\n2\n```\n\nTwo.\n\n"
+        "Example:\n    ```pycon\n    >>> for i in []:\n    ...     i\n    ```"
+    )
+
+
+@pytest.mark.parametrize("text", ["No example.", "One.\n\n```pycon\n>>> 1\n1\n\n>>> 2\n2\n```\n\nTwo."])
+def test_a_docstring_without_bare_examples_stays_as_it_is(text):
+    assert fenced(text) == text
+
+
+def test_the_reference_shows_examples_as_code_and_no_private_base(site):
+    page = (site / "reference" / "index.html").read_text(encoding="utf-8")
+    assert page.count("&gt;&gt;&gt;") > 200
+    assert "<blockquote" not in page
+    assert re.findall(r"Bases:.*?</p>", page, re.DOTALL) != []  # those of the errors, which callers catch by
+    assert [bases for bases in re.findall(r"Bases:.*?</p>", page, re.DOTALL) if re.search(r"\b_\w", bases)] == []
+
+
+def test_the_reference_describes_no_name_of_a_room_twice(site):
+    page = (site / "reference" / "index.html").read_text(encoding="utf-8")
+    places = [name.split(".") for name in re.findall(r'<h[3-6] id="(gem_ood\.\w+\.[\w.]+)"', page)]
+    of_rooms = Counter((place[1], place[-1]) for place in places if "".join(place[:-1]).islower())  # no class's members
+    assert len(of_rooms) > 100
+    assert [name for name, count in of_rooms.items() if count > 1] == []
+
+
+def test_the_tables_of_the_pages_keep_names_whole(site):
+    page = (site / "detectors" / "index.html").read_text(encoding="utf-8")
+    sheet = re.search(r'href="\.\./(styles/[^"]+\.css)"', page)[1]
+    assert re.search(r"td code \{\s*word-break: normal;", (site / sheet).read_text(encoding="utf-8"))
+    assert not (site / "hooks").exists()
+
+
+def test_making_the_documentation_counts_every_warning():
+    recipe = re.search(r"^docs:.*\n\t(.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    assert "--strict" in recipe
+    assert "--quiet" not in recipe  # it drops warnings before --strict counts them

@@ -9,6 +9,7 @@ __all__ = [
     "CalibrationSizeError",
     "FileFormatError",
     "InputError",
+    "LabelOrderWarning",
     "MissingExtraError",
     "NotCalibratedError",
     "NotFittedError",
@@ -38,3 +39,7 @@ class NotCalibratedError(NotFittedError):  # type: ignore[misc]
 
 class RankWarning(UserWarning):
     """The covariance has fewer dimensions than the features; scores use those it has."""
+
+
+class LabelOrderWarning(UserWarning):
+    """Words name the logits, but most rows are classified as another class: the order may be another one."""

@@ -1,6 +1,7 @@
 """compare: every number is that of the scores by hand, however the rows come."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import polars as pl
 import pytest
 
 import gem_ood.comparison.rows as rows_module
-from gem_ood import GEM, MSP, Energy, Head, Mahalanobis
-from gem_ood.comparison import Comparison, compare
+from gem_ood import GEM, MOS, MSP, Combine, Energy, Head, Mahalanobis
+from gem_ood.comparison import Comparison, compare, comparing
 from gem_ood.errors import InputError, NotFittedError
 from gem_ood.metrics import evaluate
 
@@ -69,6 +70,77 @@ def test_intervals_are_those_of_evaluate(case: Any) -> None:
     assert result.detectors["unit"].evaluations["near"] == expected
     assert (result.intervals, result.confidence) == ("bootstrap", 0.9)
     assert list(compare(**case, intervals="delong").detectors["gem"].evaluations["far"].intervals or {}) == ["auroc"]
+
+
+def test_the_interval_of_the_mean_draws_the_inside_rows_once_for_all_sets(case: Any) -> None:
+    options: dict[str, Any] = {"intervals": "bootstrap", "n_resamples": 25, "random_state": 3, "confidence": 0.8}
+    one = compare(**case, **options, tpr=0.9).detectors["unit"]
+    detector, rng, means = case["detectors"]["unit"], np.random.default_rng(3), []
+    inside = detector.score_samples(case["id"])
+    outside = [detector.score_samples(rows) for rows in case["ood"].values()]
+    for _ in range(25):
+        drawn = rng.choice(inside, len(inside))
+        pairs = [evaluate(drawn, rng.choice(scores, len(scores)), tpr=0.9) for scores in outside]
+        means.append([sum(getattr(pair, metric) for pair in pairs) / 2 for metric in METRICS])
+    low, high = np.quantile(means, [0.1, 0.9], axis=0)
+    for place, metric in enumerate(METRICS):
+        assert one.interval(metric) == pytest.approx((low[place], high[place]), rel=1e-12)
+    assert compare(**case).detectors["unit"].mean_intervals is None
+    assert compare(**case, intervals="delong").detectors["unit"].interval("auroc") is None
+    alone = compare(case["detectors"], id=case["id"], ood={"far": case["ood"]["far"]}, **options).detectors["unit"]
+    assert alone.interval("fpr") == alone.interval("fpr", "far") is not None
+
+
+def test_long_evaluation_says_how_far_it_is(case: Any) -> None:
+    calls: list[tuple[int, int]] = []
+    compare(**case, on_evaluated=lambda *call: calls.append(call))
+    assert calls == [(done, 1950) for done in (350, 650, 1000, 1300, 1650, 1950)]
+    calls.clear()
+    options: dict[str, Any] = {"intervals": "bootstrap", "n_resamples": 2}
+    compare(**case, **options, on_evaluated=lambda *call: calls.append(call))
+    assert calls[-1] == (3900, 3900)
+
+
+def test_the_first_call_of_a_detector_is_not_timed(blobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels, held_out, far = blobs
+    clock = [0.0]
+    monkeypatch.setattr(comparing, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    class Lazy(GEM):
+        """A detector that factors when it is first asked."""
+
+        is_ready = False
+
+        def _scores(self, rows: Any, nearest: Any = None) -> Any:
+            clock[0] += 1.0 if self.is_ready else 100.0
+            self.is_ready = True
+            return super()._scores(rows, nearest)
+
+    detectors = {name: Lazy().fit(features, labels) for name in ("one", "two")}
+    result = compare(detectors, id=list(Batches(held_out, size=100)), ood={"far": far})
+    assert [one.seconds_per_10k for one in result.detectors.values()] == [10_000 * 5 / 500] * 2
+
+
+def test_the_error_is_not_measured_against_labels_that_are_no_names_of_the_classes(blobs: Any) -> None:
+    features, labels, held_out, far = blobs
+    from_one = np.arange(400) % 3 + 1
+    head = Head(np.eye(3, 5), np.zeros(3))
+    detectors = {
+        "gem": GEM().fit(features, labels + 1),
+        "places": MSP(head=head).fit(features),
+        "mos": MOS(head=head, groups=[0, 0, 0]).fit(features),
+        "combined": Combine([MOS(head=head, groups=[0, 0, 0]), Energy(head=head)]).fit(features),
+    }
+    result = compare(detectors, id=held_out, ood={"far": far}, labels=from_one).detectors
+    assert result["gem"].id_error == np.mean(detectors["gem"].verdicts(held_out).nearest_class != from_one)
+    assert {name: one.id_error for name, one in result.items() if name != "gem"} == dict.fromkeys(
+        ("places", "mos", "combined")
+    )
+    by_place = compare(detectors, id=list(Batches(held_out, from_one - 1)), ood={"far": far}).detectors
+    assert by_place["places"].id_error == np.mean(np.argmax(held_out[:, :3], axis=1) != from_one - 1)
+    assert by_place["gem"].id_error is by_place["mos"].id_error is by_place["combined"].id_error is None
+    late = np.concatenate([from_one[:399] - 1, [7]])
+    assert compare(detectors, id=list(Batches(held_out, late)), ood={"far": far}).detectors["places"].id_error is None
 
 
 def same(first: Comparison, second: Comparison) -> bool:

@@ -127,10 +127,28 @@ def test_intervals_stand_beside_their_values() -> None:
         "",
         "mean     a         31.17                 72.50                   50.00",
         "In percent, openood convention: 5 in-distribution rows against x (6), y (7)",
-        "[low, high]: 90 % intervals (bootstrap)",
+        "[low, high]: 90 % intervals (bootstrap); the mean has none",
     ]
     assert "| 12.34 [11.90, 12.80] |" in result.to_markdown()
     assert "& 12.34 [11.90, 12.80] &" in result.to_latex()
+
+
+def test_the_interval_of_the_mean_stands_beside_it() -> None:
+    intervals = {"fpr": (0.25, 0.375)}
+    one = DetectorComparison(
+        {"x": evaluation(0.5, 0.75, intervals={"fpr": (0.0, 1.0)}), "y": evaluation(0.25, 0.5)},
+        mean_intervals=intervals,
+    )
+    result = replace(PLAIN, detectors={"a": one}, n_ood={"x": 6, "y": 7}, intervals="bootstrap")
+    *_, mean, _, about = result.to_text(layout="long", metrics=["fpr"]).splitlines()
+    assert mean == "mean     a         37.50 [25.00, 37.50]"
+    assert about == "[low, high]: 95 % intervals (bootstrap)"
+    assert "a,mean,5,,fpr,0.375,0.25,0.375,0.9,openood\n" in result.to_csv()
+    assert json.loads(result.to_json())["detectors"]["a"]["mean_intervals"] == {"fpr": [0.25, 0.375]}
+    assert one.interval("fpr") == (0.25, 0.375)
+    assert (one.interval("fpr", "x"), one.interval("fpr", "y"), one.interval("auroc")) == ((0.0, 1.0), None, None)
+    alone = DetectorComparison({"x": one.evaluations["x"]})
+    assert alone.interval("fpr") == alone.interval("fpr", "x") == (0.0, 1.0)
 
 
 def test_a_terminal_gets_bold_in_place_of_stars() -> None:
@@ -247,27 +265,46 @@ def test_wide_characters_and_long_set_names_keep_the_columns_aligned() -> None:
 
 def test_csv_has_a_line_for_each_detector_set_and_metric() -> None:
     assert PLAIN.to_csv().splitlines()[:6] == [
-        "detector,set,n_id,n_ood,metric,value,low,high",
-        "a,x,5,6,fpr,0.5,,",
-        "a,x,5,6,auroc,0.75,,",
-        "a,x,5,6,aupr_in,0.5,,",
-        "a,x,5,6,aupr_out,0.25,,",
-        "a,x,5,6,detection_error,0.125,,",
+        "detector,set,n_id,n_ood,metric,value,low,high,tpr,convention",
+        "a,x,5,6,fpr,0.5,,,0.9,openood",
+        "a,x,5,6,auroc,0.75,,,0.9,openood",
+        "a,x,5,6,aupr_in,0.5,,,0.9,openood",
+        "a,x,5,6,aupr_out,0.25,,,0.9,openood",
+        "a,x,5,6,detection_error,0.125,,,0.9,openood",
     ]
-    assert "b,x,5,6,aupr_in,,,\n" in PLAIN.to_csv()
+    assert "b,x,5,6,aupr_in,,,,0.9,openood\n" in PLAIN.to_csv()
     lines = SMALL.to_csv().splitlines()
-    assert "gem,mean,2000,,fpr,0.0617,," in lines
+    assert "gem,mean,2000,,fpr,0.0617,,,0.95,paper" in lines
     assert [line for line in lines if line.startswith("gem,far") and "flagged" in line] == [
-        "gem,far,2000,20,flagged,1.0,,"
+        "gem,far,2000,20,flagged,1.0,,,0.95,paper"
     ]
     assert [line for line in lines if line.startswith("gem,,")] == [
-        "gem,,2000,,id_error,0.0661,,",
-        "gem,,2000,,id_kept,0.951,,",
-        "gem,,2000,,seconds_per_10k,0.01234,,",
+        "gem,,2000,,id_error,0.0661,,,0.95,paper",
+        "gem,,2000,,id_kept,0.951,,,0.95,paper",
+        "gem,,2000,,seconds_per_10k,0.01234,,,0.95,paper",
     ]
     intervals = {"auroc": (0.5, math.inf)}
     one = DetectorComparison({"x": evaluation(0.5, 0.75, intervals=intervals)})
-    assert "a,x,5,6,auroc,0.75,0.5,\n" in replace(PLAIN, detectors={"a": one}).to_csv()
+    assert "a,x,5,6,auroc,0.75,0.5,,0.9,openood\n" in replace(PLAIN, detectors={"a": one}).to_csv()
+
+
+def test_csv_and_json_have_only_the_metrics_asked_for_and_no_time_if_told_so() -> None:
+    read = list(csv.DictReader(io.StringIO(SMALL.to_csv(metrics=["auroc", "fpr"], time=False))))
+    assert [row["metric"] for row in read if row["detector"] == "gem"] == [
+        *["auroc", "fpr", "flagged"] * 3,
+        "id_error",
+        "id_kept",
+    ]
+    with_interval = evaluation(0.5, 0.75, intervals={"fpr": (0.0, 1.0), "auroc": (0.5, 1.0)})
+    one = DetectorComparison({"x": with_interval}, seconds_per_10k=1.0)
+    values = replace(PLAIN, detectors={"a": one}).as_dict(metrics="auroc", time=False)["detectors"]["a"]
+    kept = {"auroc", "threshold", "tpr", "convention", "n_id", "n_ood", "intervals"}
+    assert set(values["evaluations"]["x"]) == kept
+    assert values["evaluations"]["x"]["intervals"] == {"auroc": (0.5, 1.0)}
+    assert (values["mean"], values["seconds_per_10k"]) == ({"auroc": 0.75}, None)
+    for write in (SMALL.to_csv, SMALL.to_json, SMALL.as_dict):
+        with pytest.raises(InputError, match="there is no metric 'f1'"):
+            write(metrics=["f1"])
 
 
 def test_json_has_everything() -> None:
@@ -320,6 +357,8 @@ def test_rows_keep_their_order_unless_they_are_sorted() -> None:
 def test_unknown_metrics_and_layouts_are_refused(write: str) -> None:
     with pytest.raises(InputError, match="there is no metric 'f1'; choose among fpr, auroc"):
         getattr(SMALL, write)(metrics=["f1"])
+    with pytest.raises(InputError, match="no metric is named; choose among fpr, auroc"):
+        getattr(SMALL, write)(metrics=[])
     with pytest.raises(InputError, match="there is no metric 'time'"):
         getattr(SMALL, write)(sort="time")
     with pytest.raises(InputError, match='layout must be "auto", "wide" or "long" but is \'broad\''):
@@ -328,3 +367,14 @@ def test_unknown_metrics_and_layouts_are_refused(write: str) -> None:
         SMALL.best("fpr", "cifar")
     with pytest.raises(InputError, match="there is no metric 'f1'"):
         GEM.mean("f1")
+    with pytest.raises(InputError, match="the metric 'fpr' is named twice; name each once"):
+        getattr(SMALL, write)(metrics=["fpr", "auroc", "fpr"])
+    assert getattr(SMALL, write)(metrics="auroc") == getattr(SMALL, write)(metrics=["auroc"])
+
+
+def test_unknown_sets_are_refused_wherever_a_set_is_named() -> None:
+    for ask in (lambda: GEM.value("fpr", "zzz"), lambda: GEM.interval("fpr", "zzz"), lambda: GEM.flagged_share("zzz")):
+        with pytest.raises(InputError, match="there is no set 'zzz'; choose among svhn, far, mean"):
+            ask()
+    with pytest.raises(InputError, match="there is no set 'zzz'"):
+        MSP.flagged_share("zzz")

@@ -7,7 +7,7 @@ from sklearn.base import clone
 
 from gem_ood import Head, load
 from gem_ood.detectors.boundaries import FDBD, NCI, SHE, GradNorm
-from gem_ood.errors import InputError, NotFittedError
+from gem_ood.errors import InputError, LabelOrderWarning, NotFittedError
 
 MEANS = 6.0 * np.random.default_rng(7).normal(size=(8, 5))[5:]  # those of the blobs
 HEAD = Head(MEANS, -0.5 * (MEANS**2).sum(axis=1))
@@ -116,7 +116,59 @@ def test_labels_find_their_logits_by_name(blobs):
         SHE(head=HEAD).fit(features, names[labels])  # sorted names are in another order than the logits
 
 
+def test_sums_of_logits_with_other_names_are_not_merged(blobs):
+    features, labels, _, _ = blobs
+    names = np.array(["zebra", "ant", "mole"])
+    batches = [(features, names[labels])]
+    first = SHE(head=HEAD).fit_batches(batches, classes=names)
+    other_head = Head(HEAD.weight[[1, 0, 2]], HEAD.bias[[1, 0, 2]])
+    second = SHE(head=other_head).fit_batches(batches, classes=names[[1, 0, 2]])
+    with pytest.raises(InputError, match="merge fits made with the same head"):
+        first.merge(second)
+    second.set_params(head=HEAD)
+    with pytest.raises(InputError, match="logit 0 is that of class 'zebra' in one fit and of 'ant' in the other"):
+        first.merge(second)
+    with pytest.raises(InputError, match="pass the same classes, all names in the order of the logits, to both fits"):
+        first.partial_fit(features, names[labels], classes=names[[1, 0, 2]])
+    assert first.partial_fit(features, names[labels], classes=names).classes_.tolist() == names.tolist()
+
+
+@pytest.mark.parametrize("kind", [NCI, FDBD])
+def test_what_does_not_sum_by_logit_merges_names_in_the_order_of_the_first(kind, blobs):
+    features, labels, held_out, _ = blobs
+    names = np.array(["zebra", "ant", "mole"])
+    first = kind(head=HEAD).fit_batches([(features, None)], classes=names)
+    with pytest.warns(LabelOrderWarning):
+        second = kind(head=HEAD).fit(features, names[labels])  # sorted, for want of an order
+    joined = first.merge(second)
+    assert joined.classes_.tolist() == names.tolist()
+    assert joined.partial_fit(held_out).classes_.tolist() == names.tolist()
+
+
+def test_labels_that_find_no_logit_are_told_where_to_pass_the_names(blobs):
+    features, labels, _, _ = blobs
+    for wrong, message in (
+        (np.append(labels[:-1], 9), "label 9 names none of the 3 logits"),
+        (["a"] * 600, "1 names"),
+    ):
+        with pytest.raises(InputError, match=rf"{message}.*pass classes, all names in the order of the logits"):
+            SHE(head=HEAD).fit(features, wrong)
+
+
 # Edges and refusals
+
+
+@pytest.mark.parametrize("kind", SUMMED)
+def test_sums_that_overflow_between_batches_are_refused_without_a_warning(kind):
+    head = Head(np.eye(2))
+    rows, labels = np.array([[1e308, 0.0], [0.0, 1e308]]), [0, 1]
+    with pytest.raises(InputError, match="sums overflow float64; rescale"):
+        kind(head=head).fit_batches([(rows, labels), (rows, labels)])
+    streamed = kind(head=head).partial_fit(rows, labels)
+    with pytest.raises(InputError, match="sums overflow float64; rescale"):
+        streamed.merge(streamed)
+    with pytest.raises(InputError, match="sums overflow float64; rescale"):
+        streamed.partial_fit(rows, labels).score_samples(rows)
 
 
 @pytest.mark.parametrize("kind", KINDS)

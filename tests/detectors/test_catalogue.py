@@ -6,6 +6,7 @@ import pytest
 from gem_ood import GEM, ClassGaussians, Combine, Energy, Head, load, recommended
 from gem_ood.detectors import available, catalogue, entries, make
 from gem_ood.detectors.all_rounder import MOST_CLASS_NUMBERS
+from gem_ood.detectors.catalogue import make_method, method_options, methods
 from gem_ood.errors import InputError
 from gem_ood.metrics import fpr_at_tpr
 from gem_ood.thresholds import choose_threshold, join_log_p_values
@@ -25,7 +26,9 @@ def test_every_registered_detector_is_in_the_catalogue():
 def test_without_a_head_only_scores_of_features_are_left():
     made = catalogue()
     assert not any(detector.reads_logits for detector in made.values())
-    assert {"gem", "knn", "recommended", "class-gaussians"} <= set(made)
+    assert {"gem", "knn", "recommended", "class-gaussians", "residual"} <= set(made)
+    assert made["residual"].head is None
+    assert catalogue("residual", head=HEAD)["residual"].head is HEAD
     assert not {"energy", "vim", "react"} & set(made)
     assert set(catalogue(head=HEAD)) == set(entries()) - {"mos"}
 
@@ -35,6 +38,7 @@ def test_entries_keep_their_options():
     assert made["ash-b"].variant == "b"
     assert made["gem-unit"].normalize
     assert made["odin"].temperature == 1000.0
+    assert list(catalogue("gem")) == ["gem"]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,11 @@ def test_entries_keep_their_options():
         (["nearest"], "there is no method 'nearest'; choose among msp, odin"),
         (["energy"], "energy needs head; pass the classifier's last layer"),
         (["mos"], "mos needs head"),
+        (["vim"], "vim needs head"),
+        ("energy", "energy needs head"),
+        ("nearest", "there is no method 'nearest'; choose among"),
+        (["gem", "gem"], "the method 'gem' is named twice"),
+        ([], "no method is named; choose among msp"),
     ],
 )
 def test_what_cannot_be_made_is_refused_by_name(names, message):
@@ -50,6 +59,36 @@ def test_what_cannot_be_made_is_refused_by_name(names, message):
         catalogue(names)
     with pytest.raises(InputError, match="mos needs groups; pass the group of each logit"):
         catalogue(["mos"], head=HEAD)
+
+
+def test_rows_that_are_logits_leave_out_what_reads_features_beside_them():
+    made = catalogue(logits=True, groups=[0, 0, 0])
+    assert {"msp", "energy", "openmax", "mos", "gem", "recommended"} <= set(made)
+    assert set(entries()) - set(made) == {
+        name for name, detector in catalogue(head=HEAD).items() if getattr(detector, "needs_head", False)
+    }
+    assert made["energy"].reads_logits
+    with pytest.raises(InputError, match="mos needs groups"):
+        catalogue("mos", logits=True)
+    with pytest.raises(InputError, match="vim needs features and logits together, but rows are logits"):
+        catalogue("vim", logits=True)
+    with pytest.raises(InputError, match="logits=True says that rows are logits, but a head reads features"):
+        catalogue(logits=True, head=HEAD)
+
+
+def test_a_method_is_made_by_its_registered_name_or_its_entry():
+    assert set(methods()) == (set(available()) | set(entries())) - {"combine"}
+    for name in methods():
+        assert set(make_method(name).get_params(deep=False)) - {"detectors"} <= set(method_options(name))
+        assert not {"self", "detectors", "options"} & set(method_options(name))
+    assert make_method("ash-b", share=0.5).get_params()["variant"] == "b"
+    assert make_method("ash-b", variant="p").variant == "p"
+    joined = make_method("recommended", head=HEAD, method="cauchy", class_shapes=False)
+    assert (joined.method, [type(part) for part in joined.detectors]) == ("cauchy", [GEM, GEM, Energy])
+    with pytest.raises(InputError, match=r"there is no detector 'combine'; choose one of gem, .*recommended$"):
+        make_method("combine")
+    with pytest.raises(InputError, match="gem-unit has no option 'k'; it takes priors, covariance"):
+        make_method("gem-unit", k=5)
 
 
 def test_the_all_rounder_has_the_documented_parts():

@@ -1,11 +1,12 @@
 """Combine: p-values of several detectors joined, and a joint verdict that keeps its guarantee."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.base import clone
 
-from gem_ood import GEM, MSP, Energy, Head, Mahalanobis, load
+from gem_ood import GEM, MSP, ClassGaussians, Energy, Head, Mahalanobis, MaxLogit, OpenMax, Residual, load
 from gem_ood.detectors.combining import SAMPLE_ROWS, Combine
 from gem_ood.errors import CalibrationSizeError, FileFormatError, InputError, NotFittedError
 from gem_ood.thresholds import join_log_p_values, log_p_values
@@ -77,6 +78,46 @@ def test_the_guarantees_hold_although_the_parts_depend_on_each_other(method):
     # Standard errors over 300 draws: below 0.0015 of the mean and 0.018 of the share; 2,000 new rows blur each rate.
     assert 0.9 - 3 * 0.0015 < np.mean(kept) < 0.93
     assert np.mean(np.array(is_pac_kept) >= 0.9 - 0.007) > 0.9 - 3 * 0.018
+
+
+@pytest.mark.parametrize("n_rows", [40, 80])
+def test_few_rows_keep_the_rate_because_reference_and_threshold_are_apart(n_rows):
+    # Rows that set both would flag too many: about 9 % of new rows instead of 5 % with 40 of them.
+    rng = np.random.default_rng(1)
+    joint = Combine([Energy(), MSP(), MSP(temperature=9.0), MaxLogit()], method="minimum").fit(rng.normal(size=(99, 4)))
+    kept = []
+    for _ in range(400):
+        evidence, new = np.split(joint.evidence(rng.normal(size=(n_rows + 300, 4))), [n_rows])
+        joint.calibrate_scores(evidence, tpr=0.95 if n_rows == 80 else 0.9)
+        kept.append(np.mean(join_log_p_values(joint._log_p(new), "minimum") >= joint.offset_))
+    asked, error = joint.threshold_.tpr, np.std(kept) / np.sqrt(len(kept))
+    assert np.mean(kept) > asked - 3.0 * error
+
+
+class Column(GEM):
+    """A detector whose score is the first column, and may be off by a billionth of its size."""
+
+    shift = 0.0
+
+    def _scores(self, features, nearest=None):
+        scores = super()._scores(features, nearest)
+        scores[:] = features[:, 0] + self.shift * np.abs(features[:, 0])
+        return scores
+
+    def _slack(self, scores):
+        return 1e-9 * np.abs(scores)
+
+
+@pytest.mark.parametrize("lowest", [1e9 + 2.0, 1e9 + 5.0])
+def test_the_lowest_calibration_row_is_kept_however_its_score_rounds(blobs, lowest):
+    joint = Combine([Column()]).fit(blobs[0], blobs[1])
+    held_out = np.full((40, 5), 1e9 + 7.0)  # so large that a billionth of it is one
+    held_out[:12, 0] = 1e9 + 5.0  # in the reference as well as beside it
+    held_out[np.random.default_rng(0).permutation(40)[-1], 0] = lowest  # beside the reference, within or beyond it
+    joint.calibrate(held_out, tpr=0.95)
+    for shift in (0.0, -0.9e-9):  # as much as rounding may do
+        joint.detectors_[0].shift = shift
+        assert not joint.is_ood(np.full((1, 5), lowest))[0]
 
 
 def test_before_calibration_training_rows_are_the_reference(blobs, fitted):
@@ -154,13 +195,23 @@ def test_merged_fits_share_one_sample_and_a_batch_that_fails_leaves_it_alone():
     np.testing.assert_array_equal(first._sample.rows, features[:SAMPLE_ROWS])
 
 
-def test_a_loaded_combination_streams_on_with_a_new_sample(blobs, fitted, tmp_path):
-    fitted.save(tmp_path / "joint.safetensors")
-    loaded = load(tmp_path / "joint.safetensors")
-    np.testing.assert_array_equal(loaded.score_samples(blobs[2]), fitted.score_samples(blobs[2]))
-    loaded.partial_fit(blobs[0][:90], blobs[1][:90])
-    assert len(loaded.part_p_values(blobs[2])) == len(blobs[2])
-    np.testing.assert_array_equal(loaded._sample.rows, blobs[0][:90])
+def test_a_loaded_combination_streams_and_merges_on(blobs, tmp_path):
+    features, labels, held_out, _ = blobs
+    classes = np.unique(labels)
+    halves = slice(0, 300), slice(300, None)
+    saved = []
+    for place, rows in enumerate(halves):
+        Combine(parts()).partial_fit(features[rows], labels[rows], classes=classes).save(
+            tmp_path / f"{place}.safetensors"
+        )
+        saved.append(load(tmp_path / f"{place}.safetensors"))
+    saved[0].merge(saved[1]).save(tmp_path / "both.safetensors")
+    expected = Combine(parts()).fit(features, labels)
+    merged = load(tmp_path / "both.safetensors")
+    np.testing.assert_allclose(merged.score_samples(held_out), expected.score_samples(held_out), rtol=1e-7)
+    saved[0].partial_fit(features[300:], labels[300:])
+    np.testing.assert_allclose(saved[0].score_samples(held_out), expected.score_samples(held_out), rtol=1e-7)
+    assert len(saved[0]._references[0]) == len(features)
 
 
 def test_calibrating_on_evidence_in_parts_equals_calibrating_on_rows(blobs, fitted):
@@ -225,9 +276,40 @@ def test_too_few_rows_for_reference_and_threshold_say_so(fitted, blobs):
 
 
 def test_evidence_of_another_shape_is_refused(fitted):
-    with pytest.raises(InputError, match=r"shape \(4, 3\) but there are 2 parts"):
-        fitted.calibrate_scores(np.zeros((4, 3)))
+    for shape in ((4, 3), (4,), (4, 1)):
+        with pytest.raises(InputError, match=r"scores has shape .* but there are 2 parts"):
+            fitted.calibrate_scores(np.zeros(shape))
+    with pytest.raises(InputError, match="scores row 3 holds NaN"):
+        fitted.calibrate_scores(np.array([[0.0, 0.0]] * 3 + [[0.0, np.nan]]))
+    with pytest.raises(InputError, match=r"rounding has shape \(3,\); pass one number, or one for each of 4 rows"):
+        fitted.calibrate_scores(np.zeros((4, 2)), rounding=[0.0, 0.0, 0.0])
     with pytest.raises(NotFittedError):
         Combine(parts()).calibrate_scores(np.zeros((4, 2)))
     with pytest.raises(InputError, match="only a Combine of the same parts"):
         fitted.merge(Combine([GEM()]))
+
+
+def test_what_cannot_stream_or_merge_says_so(blobs):
+    one_pass = Combine([GEM(), OpenMax(head=HEAD)])
+    with pytest.raises(InputError, match="OpenMax cannot stream; use fit or fit_batches"):
+        one_pass.partial_fit(blobs[0], blobs[1])
+    one_pass.fit(blobs[0], blobs[1])
+    with pytest.raises(InputError, match="OpenMax cannot be merged; fit to all rows at once"):
+        one_pass.merge(clone(one_pass).fit(blobs[0], blobs[1]))
+
+
+def test_a_batch_that_one_part_refuses_changes_no_part(blobs):
+    joint = Combine([Residual(), GEM(), ClassGaussians(covariance="pooled")])
+    joint.partial_fit(blobs[0][:100], blobs[1][:100])
+    with pytest.raises(InputError):
+        joint.partial_fit(blobs[0][100:200], blobs[1][100:200] + 1)  # GEM knows no such label
+    assert [part.statistics_.n_rows for part in joint.detectors_] == [100, 100, 100]
+
+
+def test_columns_by_name_are_kept_while_streaming(blobs):
+    frame = pd.DataFrame(blobs[0], columns=list("abcde"))
+    joint = Combine(parts()).partial_fit(frame[:100], blobs[1][:100], classes=np.unique(blobs[1]))
+    joint.partial_fit(frame[100:], blobs[1][100:])
+    joint.score_samples(frame)
+    with pytest.raises(ValueError, match="feature names"):
+        joint.score_samples(frame[list("edcba")])

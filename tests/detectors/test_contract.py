@@ -1,6 +1,7 @@
 """The contract that every detector keeps: shape, sign, row order, batch size, type, save and load, scikit-learn."""
 
 import warnings
+from copy import copy
 
 import numpy as np
 import pandas as pd
@@ -43,8 +44,9 @@ from gem_ood import (
     load,
     recommended,
 )
-from gem_ood.detectors import available, make
+from gem_ood.detectors import LogitDetector, available, make
 from gem_ood.errors import InputError, NotCalibratedError, NotFittedError
+from gem_ood.quantiles import RELATIVE_ERROR
 
 HEAD = Head(np.random.default_rng(0).normal(size=(3, 5)), [0.1, -0.2, 0.3])
 GENERATOR = np.random.default_rng(7)  # that of the blobs: their mixing first, then the class means
@@ -128,6 +130,26 @@ def test_one_score_per_row(fitted, blobs):
     assert scores.shape == (len(blobs[2]),)
     assert scores.dtype == np.float64
     assert np.isfinite(scores).all()
+
+
+#: Whose bad rows are not those far from all training rows. Scores of logits and of shaped activations grow with the
+#: length of a row, whatever its direction: they promise low scores to rows without evidence for any class.
+FAINT = (MSP, MaxLogit, Energy, JointEnergy, Entropy, GEN, MOS, ASH, SCALE, GradNorm)
+OTHER_BAD_ROWS = {
+    "combine of logits, cauchy": "faint",  # of the same scores of logits
+    "openmax, cosine": "faint",  # a far row may have the direction of a class, and its largest logit then wins
+    "openmax": "opposite",  # the head takes the far rows for rows of one class, only surer ones
+    "openmax, euclidean": "opposite",
+}
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_bad_rows_score_lower_than_rows_of_the_distribution(name, blobs):
+    features, labels, held_out, far = blobs
+    detector = clone(DETECTORS[name]).fit(features, labels)
+    kind = OTHER_BAD_ROWS.get(name, "faint" if isinstance(detector, FAINT) else "far")
+    bad = {"far": far, "opposite": -far, "faint": 0.05 * held_out}[kind]
+    assert detector.score_samples(held_out).mean() > detector.score_samples(bad).mean()
 
 
 def test_the_order_of_rows_is_kept_and_no_row_sees_another(fitted, blobs):
@@ -251,6 +273,117 @@ def test_fitting_batches_equals_fitting_once(detector, blobs):
     np.testing.assert_allclose(detector.fit_batches(batches).score_samples(held_out), expected, rtol=1e-8, atol=1e-9)
 
 
+NAMES = np.array(["zebra", "ant", "mole"])  # in the order of the logits, which is not their own
+
+
+def declared(name):
+    """All class names: one for each logit, of which there are five where the rows themselves are logits."""
+    return [*NAMES, "bee", "cow"] if DETECTORS[name].reads_logits else NAMES
+
+
+#: Two passes over all rows are needed, so these refuse to stream and to merge.
+TWO_PASSES = [name for name, detector in DETECTORS.items() if getattr(detector, "covariance", None) == "ledoit-wolf"]
+STREAMING = [name for name in DETECTORS if hasattr(DETECTORS[name], "partial_fit") and name not in TWO_PASSES]
+
+#: Which rows a sample keeps depends on the rows' places in the stream, which merged fits have lost.
+SAMPLED = ["knn, some rows"]
+MERGING = [name for name in DETECTORS if hasattr(DETECTORS[name], "merge") and name not in TWO_PASSES + SAMPLED]
+
+
+def check_equal_fits(joined, whole, rows):
+    rounding = 1e-9
+    if isinstance(whole, ReAct):  # a stream finds the clip from counts; a score moves by it times the weights at most
+        rounding = RELATIVE_ERROR * abs(whole.clip_) * np.abs(HEAD.weight).sum(axis=1).max()
+    np.testing.assert_allclose(joined.score_samples(rows), whole.score_samples(rows), rtol=1e-8, atol=rounding)
+    np.testing.assert_array_equal(joined.classes_, whole.classes_)
+    np.testing.assert_array_equal(joined.verdicts(rows).nearest_class, whole.verdicts(rows).nearest_class)
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_streamed_batches_equal_fitting_once(name, blobs):
+    features, labels, held_out, _ = blobs
+    whole = clone(DETECTORS[name]).fit_batches([(features, NAMES[labels])], classes=declared(name))
+    streamed = clone(whole).partial_fit(features[:50], NAMES[labels[:50]], classes=declared(name))
+    streamed.partial_fit(features[50:51], NAMES[labels[50:51]]).partial_fit(features[51:], NAMES[labels[51:]])
+    check_equal_fits(streamed, whole, held_out)
+
+
+@pytest.mark.parametrize("name", MERGING)
+def test_merged_halves_equal_fitting_once(name, blobs):
+    features, labels, held_out, _ = blobs
+    whole = clone(DETECTORS[name]).fit_batches([(features, NAMES[labels])], classes=declared(name))
+    first, second = (
+        clone(whole).fit_batches([(features[rows], NAMES[labels[rows]])], classes=declared(name))
+        for rows in (slice(250), slice(250, None))
+    )
+    check_equal_fits(first.merge(second), whole, held_out)
+
+
+@pytest.mark.parametrize("name", TWO_PASSES)
+def test_what_needs_two_passes_does_not_stream(name, blobs):
+    with pytest.raises(InputError, match="two passes"):
+        clone(DETECTORS[name]).partial_fit(blobs[0], blobs[1])
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_labels_of_mixed_kinds_are_refused(name, blobs):
+    features, labels, _, _ = blobs
+    batches = [(features[:300], labels[:300]), (features[300:], NAMES[labels[300:]])]
+    detector = clone(DETECTORS[name])
+    with pytest.raises(InputError):
+        detector.fit_batches(batches)
+    if name in STREAMING:
+        with pytest.raises(InputError):
+            clone(detector).partial_fit(*batches[0]).partial_fit(*batches[1])
+    if name in MERGING and not isinstance(detector, SHE):  # sorted names are in another order than SHE's logits
+        first, second = (clone(detector).fit(*batch) for batch in batches)
+        with pytest.raises(InputError):
+            first.merge(second)
+
+
+@pytest.mark.parametrize("name", [name for name in MERGING if getattr(DETECTORS[name], "head", None) is not None])
+def test_fits_with_different_heads_are_not_merged(name, blobs):
+    features, labels, _, _ = blobs
+    first = clone(DETECTORS[name]).fit(features, labels)
+    head = first.head
+    for other in (Head(1.5 * head.weight, head.bias), Head(head.weight, head.bias + np.array([0.0, 0.0, 0.5]))):
+        with pytest.raises(InputError, match="merge fits made with the same head"):
+            first.merge(clone(first).set_params(head=other).fit(features, labels))
+    assert first.merge(clone(first).fit(features, labels)).n_features_in_ == 5  # a clone has a copy of the head
+
+
+#: Another value of every option that may be changed after a fit.
+CHANGED = {
+    "head": lambda head: head and Head(1.5 * head.weight, head.bias),
+    "temperature": lambda _: 3.0,
+    "share": lambda _: 0.3,
+    "alpha": lambda _: 1,
+    "tail_size": lambda _: 3,
+    "distance": lambda now: "cosine" if now != "cosine" else "euclidean",
+    "dimension": lambda _: 1,
+    "gamma": lambda _: 0.3,
+    "top": lambda _: 1,
+    "k": lambda _: 4,
+    "index": lambda now: "clusters" if now == "exact" else "exact",
+    "normalize": lambda now: not now,
+    "relative": lambda now: not now,
+    "covariance": lambda now: 0.2 if now == "oas" else "oas",
+    "priors": lambda now: "uniform" if now == "empirical" else "empirical",
+    "method": lambda now: "minimum" if now != "minimum" else "fisher",
+}
+
+
+def test_an_option_changed_after_the_fit_is_saved_as_it_scores(fitted, blobs, tmp_path):
+    for name in CHANGED.keys() & fitted.get_params(deep=False).keys():
+        if name == "relative" and fitted.covariance == "ledoit-wolf":
+            continue  # the background would need another pass over the rows
+        changed = copy(fitted).set_params(**{name: CHANGED[name](getattr(fitted, name))})
+        scores = changed.score_samples(blobs[2])
+        changed.save(tmp_path / "detector.safetensors")
+        loaded = load(tmp_path / "detector.safetensors")
+        np.testing.assert_array_equal(loaded.score_samples(blobs[2]), scores, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -271,8 +404,8 @@ def test_bad_rows_are_refused_by_every_verb(fitted, rows, message):
             verb(rows)
 
 
-def test_the_last_rows_of_a_long_input_are_checked_too(fitted):
-    rows = np.zeros((30_000, 5))
+def test_the_last_rows_of_a_long_input_are_checked_too(fitted, blobs):
+    rows = np.resize(blobs[2], (30_000, 5))
     rows[29_999, 4] = np.nan
     for verb in (fitted.score_samples, fitted.verdicts):
         with pytest.raises(InputError, match="row 29999, column 4 is NaN"):
@@ -297,7 +430,7 @@ def test_the_detector_lives_in_pipelines_and_model_selection(detector, blobs):
 
 
 def test_an_unfitted_detector_says_so(blobs, tmp_path):
-    for detector in (GEM(), Mahalanobis()):
+    for detector in (clone(one) for one in DETECTORS.values() if not isinstance(one, LogitDetector)):
         for verb in (detector.score_samples, detector.predict, detector.calibrate, detector.explain):
             with pytest.raises(NotFittedError, match=r"call fit\(features, labels\)"):
                 verb(blobs[2])

@@ -180,7 +180,7 @@ def test_what_does_not_belong_together_is_not_merged(blobs):
         fitted.merge(KNN(k=2, normalize=False).fit(features, labels))
     with pytest.raises(InputError, match="one fit has labels and the other has none"):
         fitted.merge(KNN(k=2).fit(features))
-    with pytest.raises(InputError, match="one fit has 5 features and the other 4"):
+    with pytest.raises(InputError, match="some rows have 5 features and others 4; merge fits"):
         fitted.merge(KNN(k=2).fit(features[:, :4], labels))
     with pytest.raises(NotFittedError):
         fitted.merge(KNN(k=2))
@@ -345,3 +345,21 @@ def test_real_features_separate_the_unfamiliar_from_the_familiar(cifar10):
     familiar = detector.score_samples(cifar10["test"]["features"][:1000])
     unfamiliar = detector.score_samples(cifar10["ood_svhn"]["features"][:1000])
     assert np.mean(familiar[:, np.newaxis] > unfamiliar) > 0.85
+
+
+def test_banks_of_different_sizes_are_not_merged(blobs):
+    some = KNN(k=2, bank=0.5).fit(blobs[0])
+    for other, message in ((None, "bank=0.5 and the other None"), (0.2, "bank=0.5 and the other 0.2")):
+        with pytest.raises(InputError, match=message):
+            some.merge(KNN(k=2, bank=other).fit(blobs[0]))
+
+
+def test_options_of_a_bank_changed_after_the_fit_count_at_once(blobs):
+    features, labels, held_out, _ = blobs
+    detector = KNN(k=3).fit(features, labels)
+    detector.score_samples(held_out)
+    for options in ({"normalize": False}, {"index": "clusters"}, {"probes": 1}, {"probes": None}, {"normalize": True}):
+        expected = KNN(**(detector.get_params() | options)).fit(features, labels).score_samples(held_out)
+        np.testing.assert_allclose(detector.set_params(**options).score_samples(held_out), expected, rtol=1e-12)
+    with pytest.raises(InputError, match="all rows were kept, so no sample of size 50 can be drawn; fit again"):
+        detector.set_params(bank=50).score_samples(held_out)

@@ -170,3 +170,23 @@ def test_a_failed_fit_leaves_the_last_one_as_it_was():
     with pytest.raises(InputError, match="names none of the 4 logits"):
         detector.fit(logits, np.append(labels[:-1], 9))
     np.testing.assert_array_equal(detector.score_samples(logits), before)
+
+
+def test_a_distance_changed_after_the_fit_waits_for_the_next_fit(tmp_path):
+    logits, labels = draw(400)
+    detector = OpenMax().fit(logits, labels)
+    before = detector.score_samples(logits)
+    detector.set_params(distance="cosine").save(tmp_path / "openmax.safetensors")
+    np.testing.assert_array_equal(detector.score_samples(logits), before)
+    np.testing.assert_array_equal(load(tmp_path / "openmax.safetensors").score_samples(logits), before)
+
+
+def test_a_file_that_does_not_say_the_distance_of_its_model_has_that_of_the_option(tmp_path):
+    logits, labels = draw(400)
+    detector = OpenMax(distance="cosine").fit(logits, labels)
+    detector.save(tmp_path / "openmax.safetensors")
+    tensors, header = storage.read(tmp_path / "openmax.safetensors")
+    del header["state"]["distance"]
+    storage.write(tmp_path / "older.safetensors", tensors=tensors, header=header)
+    loaded = load(tmp_path / "older.safetensors")
+    np.testing.assert_array_equal(loaded.score_samples(logits), detector.score_samples(logits))

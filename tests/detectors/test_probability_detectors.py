@@ -180,3 +180,12 @@ def test_a_file_with_groups_of_another_width_is_refused(blobs, tmp_path):
     storage.write(tmp_path / "damaged.safetensors", tensors=tensors, header=header)
     with pytest.raises(FileFormatError, match="groups has 4 numbers but there are 5 logits"):
         load(tmp_path / "damaged.safetensors")
+
+
+def test_templates_of_logits_with_other_names_are_not_merged(blobs):
+    logits = blobs[0][:, :3]
+    named = KLMatching().fit_batches([(logits, None)], classes=["zebra", "ant", "mole"])
+    with pytest.raises(InputError, match="logit 0 is that of class 'zebra' in one fit and of 'ant' in the other"):
+        named.merge(KLMatching().fit_batches([(logits, None)], classes=["ant", "zebra", "mole"]))
+    for other in (named, KLMatching().fit(logits)):  # a fit that knows no names contradicts none
+        assert named.merge(other).classes_.tolist() == ["zebra", "ant", "mole"]

@@ -241,3 +241,19 @@ def test_real_activations_are_told_from_svhn(cifar10):
         detector.fit(train)
         found = evaluate(detector.score_samples(test), detector.score_samples(svhn))
         assert 0.75 < found.auroc < 0.99
+
+
+@pytest.mark.parametrize("kind", [ReAct, DICE])
+def test_a_share_changed_after_the_fit_counts_at_once(kind, blobs):
+    features, labels, held_out, _ = blobs
+    changed = kind(head=HEAD).fit(features, labels).set_params(share=0.5)
+    streamed = kind(head=HEAD, share=0.5).partial_fit(features, labels)
+    np.testing.assert_array_equal(changed.score_samples(held_out), streamed.score_samples(held_out))
+    with pytest.raises(InputError, match="share"):
+        changed.set_params(share=2.0).score_samples(held_out)
+
+
+def test_dice_refuses_sums_that_overflow_between_batches_without_a_warning():
+    rows = np.array([[1e308, 1.0], [1.0, 1.0]])
+    with pytest.raises(InputError, match=r"overflow|finite|large"):
+        DICE(head=Head(np.eye(2))).fit_batches([(rows, None), (rows, None)])

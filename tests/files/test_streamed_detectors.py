@@ -94,3 +94,13 @@ def test_rows_of_another_width_are_refused_with_the_file_named(folder: Path) -> 
         compare({"mine": detector}, id=open_features(folder / "test.npz"), ood={"narrow": narrow})
     with pytest.raises(InputError, match="nothing to compare"):
         compare({}, id=narrow, ood={})
+
+
+def test_a_score_of_logits_that_was_never_fitted_takes_a_file_of_any_width(folder: Path) -> None:
+    parts = score_file(MSP(), open_features(folder / "noise.npy"))
+    np.testing.assert_allclose(np.concatenate([part.score for part in parts]), MSP().score_samples(NOISE), rtol=1e-12)
+    logits = MSP().fit(TRAIN[0][:, :3])
+    with pytest.raises(
+        InputError, match=r"noise.npy has 6 features but the MSP detector was fitted on 3; it reads log"
+    ):
+        list(score_file(logits, open_features(folder / "noise.npy")))

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from networks import blob_batches, mlp  # noqa: E402
 
-from gem_ood import Combine, Head  # noqa: E402
+from gem_ood import MSP, Combine, Energy, Head  # noqa: E402
 from gem_ood.detectors import catalogue, entries  # noqa: E402
 from gem_ood.errors import RankWarning  # noqa: E402
 from gem_ood.torch import OODModel  # noqa: E402
@@ -33,7 +33,7 @@ def model():
 
 def made(name, model):
     last = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)][-1]
-    head = Head(last.weight.detach().numpy(), last.bias.detach().numpy())
+    head = Head(last.weight, last.bias)
     detector = catalogue([name], head=head, groups=GROUPS)[name]
     if name == "knn":
         detector.set_params(k=5)
@@ -72,3 +72,20 @@ def test_a_combination_takes_its_reference_from_the_calibration_loader(model):
     assert isinstance(guarded.detector, Combine)
     assert [len(reference) for reference in guarded.detector._references] == [200] * 4
     assert len(before[0]) == 300
+
+
+@pytest.mark.parametrize("n_parts", [1, 2])
+def test_a_combination_is_calibrated_alike_by_a_process_group(model, n_parts):
+    import torch.distributed as dist
+
+    head = made("energy", model).head
+    guarded = OODModel(model, Combine([Energy(head=head), MSP(head=head)][:n_parts])).fit(
+        blob_batches(), progress=False
+    )
+    alone = guarded.calibrate(blob_batches(400, seed=1), tpr=0.9, progress=False).detector.offset_
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        guarded.calibrate(blob_batches(400, seed=1), tpr=0.9, progress=False, distributed=True)
+    finally:
+        dist.destroy_process_group()
+    assert guarded.detector.offset_ == alone

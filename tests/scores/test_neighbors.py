@@ -8,8 +8,11 @@ from sklearn.neighbors import NearestNeighbors
 
 from gem_ood.errors import InputError
 from gem_ood.features import unit_length
-from gem_ood.scores import neighbor_index, neighbors
-from gem_ood.scores.neighbors import Bank, cluster, kth_distances, mean_largest_products, nearest_rows
+from gem_ood.scores.neighbors import Bank, cluster, kth_distances, mean_largest_products, nearest_rows, shortlist
+from gem_ood.scores.neighbors import bank as bank_module
+from gem_ood.scores.neighbors.keys import Keys
+from gem_ood.scores.neighbors.layout import gathered
+from gem_ood.scores.neighbors.shortlist import Shortlist
 
 
 def all_distances(queries, bank):
@@ -77,9 +80,9 @@ def test_the_nearest_row_comes_along_with_the_kth_distance():
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(neighbor_index, "ROWS_PER_TILE", 130)
-    monkeypatch.setattr(neighbors, "QUERIES_PER_CHUNK", 8)
-    monkeypatch.setattr(neighbor_index, "LONGEST_LIST", 400)
+    monkeypatch.setattr(shortlist, "ROWS_PER_TILE", 130)
+    monkeypatch.setattr(bank_module, "QUERIES_PER_CHUNK", 8)
+    monkeypatch.setattr(shortlist, "LONGEST_LIST", 400)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -123,7 +126,7 @@ def test_a_bank_wider_than_float64_is_refused():
 def test_the_bound_on_keys_holds_where_float32_is_at_its_worst():
     generator = np.random.default_rng(0)
     bank = np.abs(generator.normal(size=(500, 300))) + 1.0
-    keys = neighbor_index.Keys.of_distances(neighbor_index.gathered(bank, None), *bank.shape)
+    keys = Keys.of_distances(gathered(bank, None), *bank.shape)
     queries = np.vstack([bank[:20], 3.0 * bank[:20], -1e5 * bank[:20]])
     scaled, _ = keys.scaled_queries(queries)
     exact_queries, exact_columns = (queries - keys.centre) / keys.largest, (bank - keys.centre) / keys.largest
@@ -179,9 +182,9 @@ def test_the_triangle_inequality_leaves_out_most_lists_of_a_clustered_bank(monke
     bank = CLUSTERED["clusters"]
     order, clusters = cluster(bank, prepare=None, random_state=0)
     visited = []
-    add = neighbor_index.Shortlist.add
+    add = Shortlist.add
     monkeypatch.setattr(
-        neighbor_index.Shortlist,
+        Shortlist,
         "add",
         lambda self, keys, *rest: (visited.append(keys.shape[1]), add(self, keys, *rest)),
     )

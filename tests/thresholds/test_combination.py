@@ -76,7 +76,7 @@ def test_a_part_whose_reference_does_not_fit_cannot_drown_another():
     assert np.corrcoef(joined, good[order, 0])[0, 1] > 0.99
 
 
-@pytest.mark.parametrize("reference", [[1.0], [2.0, 2.0, 2.0], [-np.inf, -np.inf], [-np.inf, 1.0, 2.0]])
+@pytest.mark.parametrize("reference", [[1.0], [2.0, 2.0, 2.0], [-np.inf, -np.inf], [-np.inf, 1.0, 2.0], [0.0, 5.0]])
 def test_references_without_a_spread_still_order_what_is_below_them(reference):
     below = min(x for x in [*reference, 2.0] if np.isfinite(x)) - np.array([0.0, 1.0, 2.0])
     logs = log_p_values(reference, below)
@@ -92,3 +92,17 @@ def test_what_is_no_log_of_a_p_value_is_refused():
         join_log_p_values([[-1.0]], "sum")
     with pytest.raises(InputError, match="two dimensions"):
         join_log_p_values([-1.0])
+
+
+def test_a_reference_as_wide_as_float64_gives_no_nan():
+    wide = [-1e308, 1e308]
+    logs = log_p_values(wide, [-np.inf, -1.7e308, -1e308, 0.0])
+    assert np.isneginf(logs[0])
+    assert np.isfinite(logs[1:]).all()
+    assert (np.diff(logs) >= 0.0).all()
+
+
+def test_the_depth_of_the_tail_is_that_of_the_lowest_twentieth():
+    reference = np.concatenate([[0.0, 1.0, 2.0, 3.0, 4.0], np.full(95, 10.0)])  # the sixth is at 10
+    depth = np.mean(10.0 - np.arange(5.0))
+    assert log_p_values(reference, [-depth])[0] == pytest.approx(np.log(1 / 101) - np.log(2.0))

@@ -1,6 +1,5 @@
 """`gem-ood evaluate`: detectors side by side, on one in-distribution and several other files."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,20 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gem_ood.cli.console import print_json, print_text
-from gem_ood.cli.options import ROWS, Features, Json, Labels, load_detector, open_rows
+from gem_ood.cli.comparison_output import FORMATS, ComparisonOutput, Format, in_option_names
+from gem_ood.cli.options import (
+    ROWS,
+    Classes,
+    Features,
+    Groups,
+    Json,
+    Labels,
+    listed,
+    load_detector,
+    open_rows,
+    read_classes,
+    read_groups,
+    refuse_other_head,
+)
 from gem_ood.progress import RowProgress
 
 if TYPE_CHECKING:
-    from gem_ood.comparison import Comparison, FittedMethods
+    from gem_ood.comparison import FittedMethods
+    from gem_ood.detectors import Head
 
 __all__ = ["evaluate"]
 
-Format = Literal["text", "markdown", "latex", "csv", "json"]
 Metric = Literal["fpr", "auroc", "aupr_in", "aupr_out", "detection_error"]
-
-#: The format that a file's suffix asks for.
-FORMATS: dict[str, Format] = {".txt": "text", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
 
 Detectors = Annotated[
     list[Path] | None, typer.Argument(metavar="[DETECTOR...]", help="Detectors that `gem-ood fit` saved.")
@@ -40,7 +49,9 @@ HeadPath = Annotated[
     Path | None,
     typer.Option(metavar="HEAD.npz", help="The classifier's last layer, for the methods that read logits."),
 ]
-Groups = Annotated[Path | None, typer.Option(metavar="FILE.npy", help="The group of each logit, for mos.")]
+Logits = Annotated[
+    bool, typer.Option("--logits", help="The rows are logits: --methods that read these then need no --head.")
+]
 Calibrate = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Held-out in-distribution rows that set every detector's threshold at --tpr."),
@@ -56,9 +67,13 @@ Intervals = Annotated[
 ]
 Sort = Annotated[Metric | None, typer.Option(metavar="METRIC", help="Order by the mean of fpr, auroc, aupr_in, ...")]
 Metrics = Annotated[
-    str, typer.Option(metavar="NAME[,NAME...]", help="Of fpr, auroc, aupr_in, aupr_out and detection_error.")
+    str | None,
+    typer.Option(
+        metavar="NAME[,NAME...]",
+        help="Of fpr, auroc, aupr_in, aupr_out and detection_error. Default: the first three; all in csv and json.",
+    ),
 ]
-NoTime = Annotated[bool, typer.Option("--no-time", help="Leave out the time to score 10,000 rows.")]
+NoTime = Annotated[bool, typer.Option("--no-time", help="Leave out the time to score 10,000 rows (json: null).")]
 AsFormat = Annotated[
     Format | None,
     typer.Option("--format", help="text unless given, or what the suffix of --out says."),
@@ -75,13 +90,15 @@ def evaluate(
     train: Train = None,
     train_labels: TrainLabels = None,
     head: HeadPath = None,
+    classes: Classes = None,
     groups: Groups = None,
+    logits: Logits = False,
     calibrate: Calibrate = None,
     tpr: Tpr = 0.95,
     convention: Convention = "paper",
     intervals: Intervals = None,
     sort: Sort = None,
-    metrics: Metrics = "fpr,auroc,aupr_in",
+    metrics: Metrics = None,
     no_time: NoTime = False,
     as_format: AsFormat = None,
     out: Out = None,
@@ -97,159 +114,162 @@ def evaluate(
     """
     from gem_ood.comparison import compare
 
-    ood_paths, saved = _named_files(ood), _named_detectors(detectors or [], _listed(methods) or [])
+    ood_paths, saved = _named_files(ood), _named_detectors(detectors or [], listed(methods) or [])
     inputs = [id_file, *ood_paths.values(), *saved.values()]
     inputs += [path for path in (train, head, groups, calibrate) if path is not None]
-    printing = _Printing.checked(as_format, out, inputs, metrics=metrics, sort=sort, time=not no_time, json=json)
+    inputs += [] if classes is None or not classes.lower().endswith(".txt") else [Path(classes)]
+    output = ComparisonOutput.checked(as_format, out, inputs, metrics=metrics, sort=sort, time=not no_time, json=json)
     given_for_methods = {"--train": train, "--train-labels": train_labels, "--head": head, "--groups": groups}
-    _check_training(saved, methods, given_for_methods)
+    _check_training(saved, methods, given_for_methods | {"--classes": classes, "--logits": logits or None})
     _check_early(tpr, [path for path in (train, calibrate, id_file, *ood_paths.values()) if path is not None])
     loaded = {name: load_detector(path) for name, path in saved.items()}
+    reading = _Reading.of(head, classes, groups, logits=logits)
+    # A file of labels belongs to the rows of --id: the others may be more or fewer.
+    named_labels = None if labels is None or labels.lower().endswith(".npy") else labels
+    opening = _Opening(features, loaded, None if train is None else (train, train_labels or named_labels))
+    if opening.training is not None:
+        refuse_other_head(opening.training, head, reading.head, option="--train")
+    held_out = None if calibrate is None else opening.rows(calibrate, named_labels)
+    inside = opening.rows(id_file, labels, with_labels=True)
+    outside = {name: opening.rows(path, named_labels) for name, path in ood_paths.items()}
+    left_out: dict[str, str] = {}
     with RowProgress() as progress:
-
-        def opened(path: Path, name: str, labels: str | None, *, with_labels: bool = False) -> Any:
-            rows = open_rows(path, features, labels, *loaded.values(), with_labels=with_labels)
-            return rows.watched(progress.watch(name, rows.n_rows))
-
-        # A file of labels belongs to the rows of --id: the others may be more or fewer.
-        name_of_labels = None if labels is None or labels.lower().endswith(".npy") else labels
-        left_out: dict[str, str] = {}
-        if methods is not None and train is not None:
-            given = name_of_labels if train_labels is None else train_labels
-            fitted = _fitted(methods, opened(train, "fitting", given, with_labels=True), head, groups)
+        if methods is not None:
+            fitted = _fitted(methods, opening.training, reading, progress)
             left_out |= fitted.left_out
             loaded |= fitted.detectors
-        if calibrate is not None:
+        if held_out is not None:
             optional = set(loaded) - set(saved) if methods == "all" else set()
-            left_out |= _calibrated(loaded, opened(calibrate, "calibrating", name_of_labels), tpr, optional)
+            left_out |= _calibrated(loaded, held_out, tpr, optional, progress)
         comparison = compare(
             {name: detector for name, detector in loaded.items() if name not in left_out},
-            id=opened(id_file, "in-distribution", labels, with_labels=True),
-            ood={name: opened(path, name, name_of_labels) for name, path in ood_paths.items()},
+            id=inside.watched(progress.watch("in-distribution", inside.n_rows)),
+            ood={name: rows.watched(progress.watch(name, rows.n_rows)) for name, rows in outside.items()},
             tpr=tpr,
             convention=convention,
             intervals=intervals,
+            on_evaluated=None if intervals is None else progress.watch_total(f"{intervals} intervals"),
         )
-    printing.show(comparison, left_out)
+    output.show(comparison, left_out)
+
+
+class _Opening:
+    """Opens files of rows by one choice of columns and refuses, before anything is fitted, those of another width."""
+
+    def __init__(self, features: str | None, saved: Mapping[str, Any], train: tuple[Path, str | None] | None) -> None:
+        self._features, self._saved = features, dict(saved)
+        self._columns: tuple[str, ...] | None = None
+        self.training: Any = None
+        if train is not None:
+            self.training = open_rows(train[0], features, train[1], *saved.values(), with_labels=True)
+            self._columns = self.training.feature_names
+
+    def rows(self, path: Path, labels: str | None, *, with_labels: bool = False) -> Any:
+        from gem_ood.comparison.rows import columns_of
+        from gem_ood.detectors.columns import refuse_other_columns
+        from gem_ood.errors import InputError
+
+        detectors = self._saved.values()
+        rows = open_rows(path, self._features, labels, *detectors, with_labels=with_labels, columns=self._columns)
+        for name, detector in self._saved.items():
+            refuse_other_columns(
+                detector, title=str(path), n_features=rows.n_features, columns=columns_of(rows), name=name
+            )
+        if self.training is not None and rows.n_features != self.training.n_features:
+            raise InputError(
+                f"{path} has {rows.n_features} features but {self.training.path} of --train has "
+                f"{self.training.n_features}; pass the same features, naming them or the labels if need be"
+            )
+        return rows
+
+
+class _MethodBar:
+    """One bar for work that goes method by method, named by the method at hand."""
+
+    def __init__(self, progress: RowProgress, verb: str, title: str, n_rows: int | None) -> None:
+        self._progress, self._verb, self._title, self._n_rows = progress, verb, title, n_rows
+        self._task: Any = None
+
+    def begin(self, method: str, place: int, n_methods: int) -> None:
+        """Start again under the name of the next method."""
+        self._title = f"{self._verb} {method} ({place}/{n_methods})"
+        bar = self._shown()
+        if bar is not None:
+            bar.reset(self._task, total=self._n_rows, description=self._title)
+
+    def on_rows(self, n_rows: int) -> None:
+        """Show how many rows this method has read."""
+        bar = self._shown()
+        if bar is not None:
+            bar.update(self._task, completed=n_rows)
+
+    def _shown(self) -> Any:
+        bar = self._progress.bar()
+        if bar is not None and self._task is None:
+            self._task = bar.add_task(self._title, total=self._n_rows)
+        return bar
 
 
 @dataclass(frozen=True)
-class _Printing:
-    """Where the table goes and in which form."""
+class _Reading:
+    """How methods read the rows: through which last layer, under which names of the logits."""
 
-    format: Format
-    out: Path | None
-    options: dict[str, Any]
-    metrics: tuple[str, ...]
-    json: bool
+    head: "Head | None"
+    classes: Any
+    groups: Any
+    logits: bool
 
     @classmethod
-    def checked(
-        cls,
-        as_format: Format | None,
-        out: Path | None,
-        inputs: list[Path],
-        *,
-        metrics: str,
-        sort: str | None,
-        time: bool,
-        json: bool,
-    ) -> "_Printing":
-        """Raise now rather than after long work if the table could not be written as asked."""
-        from gem_ood.comparison import METRICS
+    def of(cls, head: Path | None, classes: str | None, groups: Path | None, *, logits: bool) -> "_Reading":
         from gem_ood.errors import InputError
-        from gem_ood.files import refuse_overwriting, refuse_unwritable
+        from gem_ood.files import read_head
 
-        if json and as_format is not None and out is None:
-            raise InputError("--json and --format contradict each other; pass one of them, or --out for a file")
-        chosen = _listed(metrics) or ()
-        for metric in chosen:
-            if metric not in METRICS:
-                raise InputError(f"--metrics names {metric!r}; choose among {', '.join(METRICS)}")
-        suffix = "" if out is None else refuse_unwritable(out, tuple(FORMATS))
-        if out is not None:
-            refuse_overwriting(out, *inputs)
-        form = as_format or FORMATS.get(suffix, "text")
-        return cls(form, out, {"sort": sort, "time": time}, tuple(chosen), json)
-
-    def show(self, comparison: "Comparison", left_out: Mapping[str, str]) -> None:
-        """Write the file, if one is asked for, print, and say on stderr what was left out."""
-        if self.out is not None:
-            from gem_ood.storage import atomic_path
-
-            with atomic_path(self.out) as temporary:
-                temporary.write_text(self._rendered(comparison, self.format), encoding="utf-8", newline="")
-        if self.json:
-            print_json(comparison.as_dict(sort=self.options["sort"]) | {"left_out": dict(left_out), "out": self.out})
-            return
-        if self.out is None and self.format != "text":
-            print_text(self._rendered(comparison, self.format).removesuffix("\n"))
-        else:
-            self._print_text(comparison)
-        if self.out is not None:
-            print_text(f"Table: {self.out}")
-        for line in _about_left_out(left_out):
-            typer.echo(f"gem-ood: note: {line}", err=True)
-
-    def _rendered(self, comparison: "Comparison", form: Format) -> str:
-        if form in ("csv", "json"):
-            write = comparison.to_csv if form == "csv" else comparison.to_json
-            return write(sort=self.options["sort"])
-        if form == "text":
-            return comparison.to_text(metrics=self.metrics, **self.options) + "\n"
-        render = comparison.to_markdown if form == "markdown" else comparison.to_latex
-        return render(metrics=self.metrics, **self.options)
-
-    def _print_text(self, comparison: "Comparison") -> None:
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console()
-        if not console.is_terminal or console.color_system is None:  # a pipe, or a terminal without bold
-            print_text(comparison.to_text(metrics=self.metrics, **self.options))
-            return
-        text = comparison.to_text(metrics=self.metrics, width=console.width, ansi=True, **self.options)
-        console.print(Text.from_ansi(text), soft_wrap=True)
+        if logits and head is not None:
+            raise InputError("--logits says that rows are logits, but --head reads features; pass one of the two")
+        layer = None if head is None else read_head(head)
+        return cls(layer, read_classes(classes, head), read_groups(groups), logits)
 
 
-def _fitted(methods: str, rows: Any, head: Path | None, groups: Path | None) -> "FittedMethods":
+def _fitted(methods: str, rows: Any, reading: _Reading, progress: RowProgress) -> "FittedMethods":
     from gem_ood.comparison import fit_methods
     from gem_ood.errors import InputError
-    from gem_ood.files import read_head
 
-    last_layer = None if head is None else read_head(head)
-    group_of_logit = None if groups is None else _read_groups(groups)
-    names = None if methods == "all" else _listed(methods)
+    names = None if methods == "all" else listed(methods)
+    bar = _MethodBar(progress, "fit", f"read {rows.path.name}", rows.n_rows)
+    watched = rows.watched(bar.on_rows)
     try:
-        return fit_methods(rows, methods=names, head=last_layer, groups=group_of_logit)
+        return fit_methods(
+            watched,
+            methods=names,
+            head=reading.head,
+            groups=reading.groups,
+            classes=reading.classes,
+            logits=reading.logits,
+            on_method=bar.begin,
+        )
     except InputError as error:
-        raise type(error)(_in_option_names(str(error))) from error
+        raise type(error)(in_option_names(str(error))) from error
 
 
-def _calibrated(detectors: Mapping[str, Any], rows: Any, tpr: float, optional: set[str]) -> dict[str, str]:
+def _calibrated(
+    detectors: Mapping[str, Any], rows: Any, tpr: float, optional: set[str], progress: RowProgress
+) -> dict[str, str]:
     """Set every threshold; return why those among `optional` could not be set, such as too few rows."""
     from gem_ood.errors import InputError
     from gem_ood.files import calibrate_on_file
 
     reasons: dict[str, str] = {}
-    for name, detector in detectors.items():
+    bar = _MethodBar(progress, "calibrate", "calibrate", rows.n_rows)
+    watched = rows.watched(bar.on_rows)
+    for place, (name, detector) in enumerate(detectors.items(), start=1):
+        bar.begin(name, place, len(detectors))
         try:
-            calibrate_on_file(detector, rows, tpr=tpr)
+            calibrate_on_file(detector, watched, tpr=tpr)
         except InputError as error:
             reasons[name] = str(error)
             if name not in optional or len(reasons) == len(detectors):
                 raise
     return reasons
-
-
-def _read_groups(path: Path) -> Any:
-    from gem_ood.files.numpy_members import npy_members
-    from gem_ood.files.reading import refuse_unreadable
-
-    refuse_unreadable(path, (".npy",))
-    (member,) = npy_members(path).values()
-    member.refuse_as_labels()
-    return member.rows(0, member.shape[0])
 
 
 def _check_training(saved: Mapping[str, Path], methods: str | None, given: Mapping[str, Any]) -> None:
@@ -275,6 +295,7 @@ def _check_early(tpr: float, rows: list[Path]) -> None:
 
 
 def _named_files(texts: list[str]) -> dict[str, Path]:
+    from gem_ood.comparison.measured import check_set_name
     from gem_ood.errors import InputError
 
     files: dict[str, Path] = {}
@@ -284,8 +305,7 @@ def _named_files(texts: list[str]) -> dict[str, Path]:
             raise InputError(f"--ood is {text!r} but must be NAME=FILE, such as noise=noise.npz")
         if name in files:
             raise InputError(f"--ood names {name!r} twice; give each file its own name")
-        if name == "mean":
-            raise InputError("--ood names a set 'mean', as the mean over all sets is; give it another name")
+        check_set_name(name)
         files[name] = Path(path)
     return files
 
@@ -301,19 +321,3 @@ def _named_detectors(paths: list[Path], taken: Iterable[str]) -> dict[str, Path]
     others = set(entries() if "all" in taken else taken)
     is_clear = len(set(names)) == len(names) and not others & set(names)
     return dict(zip(names if is_clear else map(str, paths), paths, strict=True))
-
-
-def _listed(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
-def _about_left_out(left_out: Mapping[str, str]) -> list[str]:
-    """Return one line for each reason, with the methods that it holds for."""
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in left_out.items():
-        by_reason.setdefault(_in_option_names(reason), []).append(name)
-    return [f"left out {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
-
-
-def _in_option_names(reason: str) -> str:
-    return re.sub(r"\bneeds (head|groups)\b", r"needs --\1", " ".join(reason.split()))

@@ -1,13 +1,28 @@
 """`gem-ood fit`: a detector from a file of in-distribution features."""
 
 import math
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from gem_ood.cli.console import print_json, print_text
-from gem_ood.cli.options import Features, Json, Labels, Rows, open_rows
+from gem_ood.cli.options import (
+    Classes,
+    Features,
+    Groups,
+    Json,
+    Labels,
+    Rows,
+    check_out,
+    naming,
+    open_rows,
+    read_classes,
+    read_groups,
+    refuse_other_head,
+)
 from gem_ood.progress import RowProgress
 
 __all__ = ["fit"]
@@ -18,12 +33,16 @@ SHOWN_NAMES = 10
 
 Out = Annotated[Path, typer.Option(metavar="DETECTOR.safetensors", help="Where to save the detector.")]
 Method = Annotated[
-    str, typer.Option(metavar="NAME", help="gem, mahalanobis, knn, vim, energy, ...; a wrong name lists them all.")
+    str,
+    typer.Option(
+        metavar="NAME", help="gem, mahalanobis, knn, vim, energy, recommended, ...; a wrong name lists them all."
+    ),
 ]
 Option = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=VALUE", help="Any option of the method, such as k=50: a number, true, false or text; repeatable."
+        metavar="NAME=VALUE",
+        help="Any option of the method, such as k=50: a number, true, false, none or text; repeatable.",
     ),
 ]
 NoLabels = Annotated[bool, typer.Option("--no-labels", help="Ignore labels: all rows are one class.")]
@@ -41,7 +60,8 @@ Relative = Annotated[bool, typer.Option("--relative", help="Score relative to on
 HeadPath = Annotated[
     Path | None,
     typer.Option(
-        metavar="HEAD.npz", help="The classifier's last layer ('weight', 'bias'), if the rows are not logits."
+        metavar="HEAD.npz",
+        help="The classifier's last layer ('weight', 'bias' and perhaps 'classes'), if the rows are not logits.",
     ),
 ]
 Temperature = Annotated[float | None, typer.Option(metavar="T", help="Divide logits by it (msp, energy).")]
@@ -60,6 +80,8 @@ def fit(
     normalize: Normalize = False,
     relative: Relative = False,
     head: HeadPath = None,
+    classes: Classes = None,
+    groups: Groups = None,
     temperature: Temperature = None,
     option: Option = None,
     json: Json = False,
@@ -68,9 +90,8 @@ def fit(
 
     Example: gem-ood fit train.npz --out detector.safetensors
     """
-    from gem_ood.detectors import make
+    from gem_ood.detectors.catalogue import make_method
     from gem_ood.errors import InputError
-    from gem_ood.files import refuse_overwriting, refuse_unwritable
 
     if labels is not None and no_labels:
         raise InputError("--labels and --no-labels contradict each other; pass one of them")
@@ -80,16 +101,21 @@ def fit(
         normalize=normalize or None,
         relative=relative or None,
         head=head,
+        groups=groups,
         temperature=temperature,
     )
     options |= _by_name(option or [], method, options)
-    detector = make(method, **options)
-    refuse_unwritable(out, (".safetensors",))
-    refuse_overwriting(out, file, *([] if head is None else [head]))
+    detector = make_method(method, **options)
+    _check_needs(detector, method)
+    named = read_classes(classes, head)
+    check_out(out, (".safetensors",), file, head, groups)
     rows = open_rows(file, features, labels, with_labels=not no_labels)
+    refuse_other_head(rows, head, options.get("head"))
+    _check_number(named, detector, options.get("head"), rows)
     with RowProgress() as progress:
-        detector.fit_batches(rows.watched(progress.watch(rows.path.name, rows.n_rows)))
-    detector.save(out)
+        detector.fit_batches(rows.watched(progress.watch(rows.path.name, rows.n_rows)), classes=named)
+    with naming(out):
+        detector.save(out)
     result = {
         "detector": out,
         "method": method,
@@ -113,6 +139,7 @@ def _given(
     normalize: bool | None,
     relative: bool | None,
     head: Path | None,
+    groups: Path | None,
     temperature: float | None,
 ) -> dict[str, Any]:
     """Return the detector's options that were given, so that it keeps its own defaults for the others."""
@@ -127,14 +154,36 @@ def _given(
         "normalize": normalize,
         "relative": relative,
         "head": None if head is None else read_head(head),
+        "groups": read_groups(groups),
         "temperature": temperature,
     }
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _check_needs(detector: Any, method: str) -> None:
+    from gem_ood.errors import InputError
+
+    if getattr(detector, "needs_head", False) and detector.head is None:
+        raise InputError(f"{method} needs --head; pass the classifier's last layer")
+    if getattr(detector, "groups", ()) is None:
+        raise InputError(f"{method} needs --groups; pass the group of each logit")
+
+
+def _check_number(classes: Any, detector: Any, head: Any, rows: Any) -> None:
+    """Raise if there is not one name for each logit."""
+    from gem_ood.errors import InputError
+
+    n_logits = head.n_classes if head is not None else rows.n_features if detector.reads_logits else None
+    if classes is not None and n_logits is not None and len(classes) != n_logits:
+        raise InputError(
+            f"--classes has {len(classes)} names but there are {n_logits} logits; pass one name per logit, in their "
+            f"order"
+        )
+
+
 def _by_name(texts: list[str], method: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of --option by name, their values read as numbers or truths where they are such."""
-    from gem_ood.detectors import make
+    """Return the options of --option by name, their values read as the method takes them."""
+    from gem_ood.detectors.catalogue import method_options
     from gem_ood.errors import InputError
 
     options: dict[str, Any] = {}
@@ -144,25 +193,72 @@ def _by_name(texts: list[str], method: str, given: dict[str, Any]) -> dict[str, 
             raise InputError(f"--option is {text!r} but must be NAME=VALUE, such as k=50")
         if name in options or name in given:
             raise InputError(f"the option {name!r} is given twice; pass it once")
-        allowed = make(method).get_params(deep=False)
+        if name in ("head", "groups"):
+            raise InputError(f"--option names {name!r}, which is a file; pass it with --{name}")
+        allowed = method_options(method)
         if name not in allowed:
-            raise InputError(f"--option names {name!r}, but {method} takes {', '.join(allowed)}; pass one of these")
-        options[name] = _value(value)
+            names = ", ".join(sorted(allowed))
+            raise InputError(f"--option names {name!r}, but {method} takes {names}; pass one of these")
+        options[name] = _value(name, value, _kinds(allowed[name]))
     return options
 
 
-def _value(text: str) -> int | float | bool | str:
-    """Return a whole number, a number, a truth, or else the text itself.
+#: What an option may be, and how an error calls it.
+_KINDS = {
+    "truth": "true or false",
+    "whole": "a whole number",
+    "number": "a number",
+    "text": "text",
+    "none": "none",
+}
 
-    >>> _value("50"), _value("0.5"), _value("true"), _value("cosine")
-    (50, 0.5, True, 'cosine')
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _kinds(option: Parameter) -> set[str]:
+    """Return which of `_KINDS` an option may be, by its default and its type.
+
+    >>> sorted(_kinds(Parameter("k", Parameter.KEYWORD_ONLY, default=5, annotation=int | None)))
+    ['none', 'whole']
     """
-    for read in (int, float, {"true": True, "false": False}.__getitem__):
+    whole = get_origin(option.annotation) in (None, Literal)
+    types = {type(option.default), *((option.annotation,) if whole else get_args(option.annotation))}
+    kinds = {"truth": bool in types, "number": float in types, "none": NoneType in types}
+    kinds["whole"] = int in types and float not in types
+    kinds["text"] = str in types or any(get_origin(kind) is Literal for kind in types)
+    return {kind for kind, is_one in kinds.items() if is_one}
+
+
+def _value(name: str, text: str, kinds: set[str]) -> int | float | bool | str | None:
+    """Return a truth, none, a number or the text itself, whichever the option may be.
+
+    >>> _value("k", "50", {"whole"}), _value("normalize", "No", {"truth"}), _value("metric", "cosine", {"text"})
+    (50, False, 'cosine')
+    """
+    from gem_ood.errors import InputError
+
+    word = text.strip().lower()
+    if "truth" in kinds and word in _TRUTHS:
+        return _TRUTHS[word]
+    if "none" in kinds and word == "none":
+        return None
+    number = _number(text)
+    if number is not None and ("number" in kinds or ("whole" in kinds and isinstance(number, int))):
+        return number
+    if "text" in kinds:
+        return text
+    expected = " or ".join(words for kind, words in _KINDS.items() if kind in kinds)
+    raise InputError(f"--option {name} is {text!r}, which {name} cannot be; pass {expected}")
+
+
+def _number(text: str) -> int | float | None:
+    for read in (int, float):
         try:
-            return read(text)
-        except (ValueError, KeyError):
+            number: int | float = read(text)
+        except ValueError:
             continue
-    return text
+        return number if math.isfinite(number) else None
+    return None
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -6,6 +6,16 @@
 
 from gem_ood.comparison.comparing import compare
 from gem_ood.comparison.fitting import FittedMethods, fit_methods
-from gem_ood.comparison.results import MEAN, METRICS, Comparison, DetectorComparison
+from gem_ood.comparison.measured import MEAN, METRICS, DetectorComparison, Measurements
+from gem_ood.comparison.results import Comparison
 
-__all__ = ["MEAN", "METRICS", "Comparison", "DetectorComparison", "FittedMethods", "compare", "fit_methods"]
+__all__ = [
+    "MEAN",
+    "METRICS",
+    "Comparison",
+    "DetectorComparison",
+    "FittedMethods",
+    "Measurements",
+    "compare",
+    "fit_methods",
+]

@@ -1,8 +1,7 @@
 """compare: every row scored once by every detector, and the metrics of what came out."""
 
 import time
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,17 +9,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from gem_ood.comparison.results import MEAN, Comparison, DetectorComparison
-from gem_ood.comparison.rows import RowSet, open_rows
-from gem_ood.detectors import Detector
+from gem_ood.comparison.measured import DetectorComparison, check_set_name
+from gem_ood.comparison.resampling import mean_intervals
+from gem_ood.comparison.results import Comparison
+from gem_ood.comparison.rows import RowSet, as_row_set
+from gem_ood.detectors import MOS, Combine, Detector
+from gem_ood.detectors.columns import without_names_warning
 from gem_ood.detectors.registry import name_of
+from gem_ood.detectors.results import Verdicts
 from gem_ood.errors import InputError, NotFittedError
-from gem_ood.metrics import evaluate
+from gem_ood.metrics import Evaluation, evaluate
 
 __all__ = ["compare"]
 
 #: An array of features, or batches of (features, labels or None) such as an opened feature file.
 Rows = ArrayLike | Iterable[tuple[ArrayLike, ArrayLike | None]]
+
+#: A detector's first call on this many rows is not timed: it loads and factors what later calls find ready.
+WARM_UP_ROWS = 8
 
 
 def compare(
@@ -35,6 +41,7 @@ def compare(
     confidence: float = 0.95,
     n_resamples: int = 200,
     random_state: int | np.random.Generator | None = 0,
+    on_evaluated: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Return how well detectors tell one in-distribution set from others; print the result for a table.
 
@@ -45,13 +52,16 @@ def compare(
         detectors: Fitted detectors by name, or a sequence of them, named by the registry.
         id: In-distribution rows that no fit has seen: an array, or batches such as an opened feature file.
         ood: Out-of-distribution rows, by name of the set.
-        labels: One label per row of an `id` that is an array; then the error of the nearest class is measured too.
+        labels: One label per row of an `id` that is an array; then the error of the nearest class is measured too,
+            of every detector whose classes bear these names.
         tpr: The true positive rate at which the false positive rate is read.
         convention: Of the metrics, as `gem_ood.metrics.evaluate`.
-        intervals: Of the metrics, as `gem_ood.metrics.evaluate`; so are the three that follow.
+        intervals: Of the metrics, as `gem_ood.metrics.evaluate`; so are the three that follow. The mean over several
+            sets has an interval where they are bootstrapped.
         confidence: Of each interval.
         n_resamples: How many bootstrap resamples to draw.
         random_state: Seed or generator of the resamples.
+        on_evaluated: Called with the number of scores, of how many, that are evaluated so far: intervals take long.
 
     Example:
         >>> from gem_ood import GEM
@@ -72,28 +82,30 @@ def compare(
     named = _named(detectors)
     _check_sets(named, ood)
     _check_numbers(tpr, convention, intervals, confidence, n_resamples)
-    inside = open_rows(id, "id", labels=labels, with_labels=True)
-    outside = {name: open_rows(rows, f"ood[{name!r}]") for name, rows in ood.items()}
+    inside = as_row_set(id, "id", labels=labels, with_labels=True)
+    outside = {name: as_row_set(rows, f"ood[{name!r}]") for name, rows in ood.items()}
     for rows in (inside, *outside.values()):  # as much as can be known before the long work
         for name, detector in named.items():
             rows.refuse_detector(name, detector, rows.n_features)
-    id_answers = _answers(named, inside)
+    id_answers = _answers(named, inside, warm_up=True)
     ood_answers = {name: _answers(named, rows) for name, rows in outside.items()}
     options: dict[str, Any] = {
         "tpr": tpr,
         "convention": convention,
-        "intervals": intervals,
         "confidence": confidence,
         "n_resamples": n_resamples,
         "random_state": random_state,
     }
-    compared = {
-        name: _compared(id_answers[name], {key: answers[name] for key, answers in ood_answers.items()}, options)
-        for name in named
-    }
     any_name = next(iter(named))
     n_ood = {key: answers[any_name].n_rows for key, answers in ood_answers.items()}
     n_id = id_answers[any_name].n_rows
+    n_passes = 2 if intervals == "bootstrap" and len(n_ood) > 1 else 1  # the sets, then their mean
+    n_scores = n_passes * len(named) * sum(n_id + n_rows for n_rows in n_ood.values())
+    measuring = _Measuring(intervals, options, n_scores, on_evaluated)
+    compared = {
+        name: _compared(id_answers[name], {key: answers[name] for key, answers in ood_answers.items()}, measuring)
+        for name in named
+    }
     return Comparison(compared, n_id, n_ood, float(tpr), convention, intervals, float(confidence))
 
 
@@ -116,55 +128,100 @@ class _Answers:
         return self.n_flagged / self.n_rows if self.is_calibrated else None
 
 
-def _compared(inside: _Answers, outside: Mapping[str, _Answers], options: dict[str, Any]) -> DetectorComparison:
-    id_scores = inside.joined()
+@dataclass
+class _Measuring:
+    """Scores become metrics and intervals, with word of how far it is."""
+
+    intervals: Literal["bootstrap", "delong"] | None
+    options: dict[str, Any]
+    n_scores: int
+    on_evaluated: Callable[[int, int], None] | None
+    n_done: int = 0
+
+    def evaluated(self, inside: NDArray[np.float64], outside: NDArray[np.float64]) -> Evaluation:
+        evaluation = evaluate(inside, outside, intervals=self.intervals, **self.options)
+        self._advance(inside, outside)
+        return evaluation
+
+    def mean_intervals(
+        self, inside: NDArray[np.float64], outside: Sequence[NDArray[np.float64]]
+    ) -> dict[str, tuple[float, float]] | None:
+        if self.intervals != "bootstrap" or len(outside) < 2:
+            return None
+        found = mean_intervals(inside, outside, **self.options)
+        for scores in outside:
+            self._advance(inside, scores)
+        return found
+
+    def _advance(self, inside: NDArray[np.float64], outside: NDArray[np.float64]) -> None:
+        self.n_done += len(inside) + len(outside)
+        if self.on_evaluated is not None:
+            self.on_evaluated(self.n_done, self.n_scores)
+
+
+def _compared(inside: _Answers, outside: Mapping[str, _Answers], measuring: _Measuring) -> DetectorComparison:
+    id_scores, ood_scores = inside.joined(), {key: answers.joined() for key, answers in outside.items()}
     seconds = inside.seconds + sum(answers.seconds for answers in outside.values())
     n_rows = inside.n_rows + sum(answers.n_rows for answers in outside.values())
     flagged = {key: answers.flagged for key, answers in outside.items()}
     return DetectorComparison(
-        evaluations={key: evaluate(id_scores, answers.joined(), **options) for key, answers in outside.items()},
+        evaluations={key: measuring.evaluated(id_scores, scores) for key, scores in ood_scores.items()},
         id_error=None if inside.n_wrong is None else inside.n_wrong / inside.n_rows,
         id_kept=None if inside.flagged is None else 1.0 - inside.flagged,
         flagged={key: share for key, share in flagged.items() if share is not None} if inside.is_calibrated else None,
         seconds_per_10k=10_000 * seconds / n_rows,
+        mean_intervals=measuring.mean_intervals(id_scores, list(ood_scores.values())),
     )
 
 
-def _answers(detectors: Mapping[str, Detector], rows: RowSet) -> dict[str, _Answers]:
+def _answers(detectors: Mapping[str, Detector], rows: RowSet, *, warm_up: bool = False) -> dict[str, _Answers]:
     answers = {name: _Answers(detector.is_calibrated) for name, detector in detectors.items()}
     for features, labels in rows.batches():
         for name, detector in detectors.items():
             rows.refuse_detector(name, detector, features.shape[1])
+            if warm_up and answers[name].n_rows == 0:
+                _verdicts(name, detector, features[:WARM_UP_ROWS])
             _add(answers[name], name, detector, features, labels)
     return answers
 
 
 def _add(answers: _Answers, name: str, detector: Detector, features: NDArray[Any], labels: NDArray[Any] | None) -> None:
-    with warnings.catch_warnings():
-        # Batches are arrays; the names of their columns were compared before.
-        warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
-        started = time.perf_counter()
-        try:
-            verdicts = detector.verdicts(features)
-        except (InputError, NotFittedError) as error:
-            raise type(error)(f"{name}: {error}") from error
-        answers.seconds += time.perf_counter() - started
+    started = time.perf_counter()
+    verdicts = _verdicts(name, detector, features)
+    answers.seconds += time.perf_counter() - started
     answers.scores.append(verdicts.score)
     answers.n_rows += len(features)
     if verdicts.is_ood is not None:
         answers.n_flagged += int(np.count_nonzero(verdicts.is_ood))
-    answers.n_wrong = _add_wrong(answers.n_wrong, detector, verdicts.nearest_class, labels)
+    classes = _classes(detector, features.shape[1])
+    answers.n_wrong = _add_wrong(answers.n_wrong, classes, verdicts.nearest_class, labels)
+
+
+def _verdicts(name: str, detector: Detector, features: NDArray[Any]) -> Verdicts:
+    try:
+        with without_names_warning():
+            return detector.verdicts(features)
+    except (InputError, NotFittedError) as error:
+        raise type(error)(f"{name}: {error}") from error
 
 
 def _add_wrong(
-    n_wrong: int | None, detector: Detector, nearest: NDArray[Any], labels: NDArray[Any] | None
+    n_wrong: int | None, classes: NDArray[Any] | None, nearest: NDArray[Any], labels: NDArray[Any] | None
 ) -> int | None:
-    if n_wrong is None or labels is None or len(getattr(detector, "classes_", (0, 1))) < 2:
+    if n_wrong is None or labels is None or classes is None or len(classes) < 2:
         return None
-    # Column numbers of logits are not comparable with labels that are words.
-    if (nearest.dtype.kind == "U") != (labels.dtype.kind == "U"):
+    # Places of logits are no names: labels that are words, or count from 1, would all be called wrong.
+    if (classes.dtype.kind == "U") != (labels.dtype.kind == "U") or not np.isin(labels, classes).all():
         return None
     return n_wrong + int(np.count_nonzero(nearest != labels))
+
+
+def _classes(detector: Detector, n_features: int) -> NDArray[Any] | None:
+    """Return the names of a detector's classes; None for MOS, which counts the "others" logits among its places."""
+    naming = detector
+    while isinstance(naming, Combine):  # its first part names the nearest class
+        naming = naming.detectors_[0]
+    return None if isinstance(naming, MOS) else naming._class_names(n_features)
 
 
 def _named(detectors: Mapping[str, Detector] | Sequence[Detector]) -> dict[str, Detector]:
@@ -214,10 +271,7 @@ def _check_sets(detectors: Mapping[str, Detector], ood: Mapping[str, Rows]) -> N
     if not detectors or not ood:
         raise InputError("nothing to compare; pass at least one detector and one out-of-distribution set")
     for name in ood:
-        if not isinstance(name, str) or not name.strip():
-            raise InputError(f"an out-of-distribution set is named {name!r}; name each with a string that is not empty")
-    if MEAN in ood:
-        raise InputError(f"an out-of-distribution set is named {MEAN!r}, as the mean over all sets is; rename it")
+        check_set_name(name)
 
 
 def _check_numbers(tpr: float, convention: Any, intervals: Any, confidence: float, n_resamples: int) -> None:

@@ -8,10 +8,10 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from gem_ood.comparison.results import MEAN, METRICS, Comparison
-from gem_ood.comparison.tables import Cell, Column, Table
+from gem_ood.comparison.measured import MEAN, Measurements
+from gem_ood.comparison.tables import Cell, Column, Table, TableOptions, long, wide
 
-__all__ = ["as_csv", "as_latex", "as_markdown", "as_text", "text_width"]
+__all__ = ["as_csv", "as_latex", "as_markdown", "as_text"]
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _STARRED = "* best on its set, as rounded"
@@ -42,20 +42,17 @@ _LATEX = {
 }
 
 
-def as_text(table: Table, *, ansi: bool = False) -> str:
+def as_text(measured: Measurements, options: TableOptions, *, ansi: bool = False) -> str:
     """Return the table and its notes as lines of text; the best values are starred, or bold with ansi."""
+    table = _laid_out(measured, options)
     lines = [line.rstrip() for line in _text_lines(table, ansi=ansi)]
     best = [_BOLDED if ansi else _STARRED] if table.has_best else []
     return "\n".join([*lines, *best, *map(_one_line, table.notes)])
 
 
-def text_width(table: Table) -> int:
-    """Return how many characters wide the table is as text, its notes apart."""
-    return max(_display_width(line.rstrip()) for line in _text_lines(table, ansi=False))
-
-
-def as_markdown(table: Table) -> str:
+def as_markdown(measured: Measurements, options: TableOptions) -> str:
     """Return the table and its notes as Markdown."""
+    table = _laid_out(measured, options)
     titles = [_markdown(f"{column.group} {column.title}".strip()) for column in table.columns]
     rules = ["---" if place < table.n_names else "---:" for place in range(len(titles))]
     rows = [[_markdown_cell(cell) for cell in row] for block in table.blocks for row in block]
@@ -64,8 +61,9 @@ def as_markdown(table: Table) -> str:
     return "\n".join([*lines, "", ". ".join(notes) + "."]) + "\n"
 
 
-def as_latex(table: Table) -> str:
+def as_latex(measured: Measurements, options: TableOptions) -> str:
     r"""Return the table as a tabular of the package booktabs, with its notes as comments above."""
+    table = _laid_out(measured, options)
     n_numbers = len(table.columns) - table.n_names
     lines = [
         r"% \usepackage{booktabs}",
@@ -85,28 +83,43 @@ def as_latex(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def as_csv(comparison: Comparison, order: Sequence[str]) -> str:
+def as_csv(measured: Measurements, order: Sequence[str], *, metrics: Sequence[str], time: bool) -> str:
     """Return one line per detector, set and metric, as fractions; what is no finite number is left empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["detector", "set", "n_id", "n_ood", "metric", "value", "low", "high"])
+    writer.writerow(["detector", "set", "n_id", "n_ood", "metric", "value", "low", "high", "tpr", "convention"])
     for name in order:
-        for ood, metric, *values in _records(comparison, name):
-            n_ood = comparison.n_ood.get(ood, "")
-            writer.writerow([name, ood, comparison.n_id, n_ood, metric, *map(_number, values)])
+        for ood, metric, *values in _records(measured, name, metrics, time=time):
+            sizes, settings = (measured.n_id, measured.n_ood.get(ood, "")), (measured.tpr, measured.convention)
+            writer.writerow([name, ood, *sizes, metric, *map(_number, values), *settings])
     return text.getvalue()
 
 
-def _records(comparison: Comparison, name: str) -> Iterator[tuple[str, str, float | None, float | None, float | None]]:
-    one = comparison.detectors[name]
-    for ood in (*comparison.n_ood, MEAN):
-        intervals = {} if ood == MEAN else one.evaluations[ood].intervals or {}
-        for metric in METRICS:
-            low, high = intervals.get(metric, (None, None))
+def _laid_out(measured: Measurements, options: TableOptions) -> Table:
+    """Return the table in the layout asked for, or in whichever suits lines of its width."""
+    if options.layout == "long":
+        return long(measured, options)
+    table = wide(measured, options)
+    is_fitting = options.layout == "wide" or _text_width(table) <= options.width
+    return table if is_fitting else long(measured, options)
+
+
+def _text_width(table: Table) -> int:
+    """Return how many characters wide the table is as text, its notes apart."""
+    return max(_display_width(line.rstrip()) for line in _text_lines(table, ansi=False))
+
+
+def _records(
+    measured: Measurements, name: str, metrics: Sequence[str], *, time: bool
+) -> Iterator[tuple[str, str, float | None, float | None, float | None]]:
+    one = measured.detectors[name]
+    for ood in (*measured.n_ood, MEAN):
+        for metric in metrics:
+            low, high = one.interval(metric, ood) or (None, None)
             yield ood, metric, one.value(metric, ood), low, high
         if one.flagged is not None:
             yield ood, "flagged", one.flagged_share(ood), None, None
-    for metric in ("id_error", "id_kept", "seconds_per_10k"):
+    for metric in ("id_error", "id_kept", *(["seconds_per_10k"] if time else [])):
         if (value := getattr(one, metric)) is not None:
             yield "", metric, value, None, None
 

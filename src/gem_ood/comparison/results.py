@@ -4,67 +4,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from gem_ood.errors import InputError
-from gem_ood.metrics import Evaluation
+from gem_ood.comparison.measured import MEAN, METRICS, DetectorComparison, Measurements, chosen_metrics
+from gem_ood.comparison.rendering import as_csv, as_latex, as_markdown, as_text
+from gem_ood.comparison.tables import PAPER_METRICS, TEXT_WIDTH, Layout, TableOptions
 
-__all__ = ["MEAN", "METRICS", "Comparison", "DetectorComparison", "Layout"]
-
-#: What the mean over all sets is called wherever a set is named.
-MEAN = "mean"
-
-#: The metrics of a comparison, and whether a lower value is the better one.
-METRICS = {"fpr": True, "auroc": False, "aupr_in": False, "aupr_out": False, "detection_error": True}
-
-#: What the paper's tables show of them.
-PAPER_METRICS = ("fpr", "auroc", "aupr_in")
-
-#: A line of text up to this long takes one row per detector; longer ones become one row per set and detector.
-TEXT_WIDTH = 120
-
-Layout = Literal["auto", "wide", "long"]
+__all__ = ["Comparison"]
 
 
 @dataclass(frozen=True)
-class DetectorComparison:
-    """One detector against every out-of-distribution set; rates are fractions.
-
-    Attributes:
-        evaluations: The metrics by name of the out-of-distribution set.
-        id_error: Share of in-distribution rows whose nearest class is not their label; None without labels.
-        id_kept: Share of in-distribution rows that the detector's own threshold keeps; None if uncalibrated.
-        flagged: Share of each out-of-distribution set that the threshold flags; None if uncalibrated.
-        seconds_per_10k: Time to score 10,000 rows, measured over all sets.
-    """
-
-    evaluations: Mapping[str, Evaluation]
-    id_error: float | None = None
-    id_kept: float | None = None
-    flagged: Mapping[str, float] | None = None
-    seconds_per_10k: float | None = None
-
-    def mean(self, metric: str) -> float:
-        """Return the mean of a metric over the out-of-distribution sets."""
-        _check_metric(metric)
-        return float(np.mean([getattr(evaluation, metric) for evaluation in self.evaluations.values()]))
-
-    def value(self, metric: str, ood: str = MEAN) -> float:
-        """Return a metric on one out-of-distribution set, or its mean over all."""
-        _check_metric(metric)
-        return self.mean(metric) if ood == MEAN else float(getattr(self.evaluations[ood], metric))
-
-    def flagged_share(self, ood: str = MEAN) -> float | None:
-        """Return the share of one set that is flagged, or the mean over all sets; None if uncalibrated."""
-        if self.flagged is None:
-            return None
-        return float(np.mean(list(self.flagged.values()))) if ood == MEAN else self.flagged[ood]
-
-
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Measurements):
     """Every detector against every out-of-distribution set; print it for a table in percent.
 
     Attributes:
@@ -77,33 +29,6 @@ class Comparison:
         confidence: The confidence of each interval.
     """
 
-    detectors: Mapping[str, DetectorComparison]
-    n_id: int
-    n_ood: Mapping[str, int]
-    tpr: float = 0.95
-    convention: str = "paper"
-    intervals: str | None = None
-    confidence: float = 0.95
-
-    def best(self, metric: str = "fpr", ood: str = MEAN) -> tuple[str, ...]:
-        """Return the best detectors on a set, or over all: every one whose percentage with two decimals is best."""
-        _check_metric(metric)
-        if ood != MEAN and ood not in self.n_ood:
-            raise InputError(f"there is no set {ood!r}; choose among {', '.join([*self.n_ood, MEAN])}")
-        shown = {name: round(100.0 * one.value(metric, ood), 2) for name, one in self.detectors.items()}
-        finite = [value for value in shown.values() if math.isfinite(value)]
-        if not finite:
-            return ()
-        best = min(finite) if METRICS[metric] else max(finite)
-        return tuple(name for name, value in shown.items() if value == best)
-
-    def ranking(self, metric: str = "fpr") -> tuple[str, ...]:
-        """Return the names of the detectors by their mean over the sets, the best first; equals keep their order."""
-        _check_metric(metric)
-        means = {name: one.mean(metric) for name, one in self.detectors.items()}
-        sign = 1.0 if METRICS[metric] else -1.0
-        return tuple(sorted(means, key=lambda name: sign * means[name] if math.isfinite(means[name]) else math.inf))
-
     def __str__(self) -> str:
         return self.to_text()
 
@@ -113,7 +38,7 @@ class Comparison:
         layout: Layout = "auto",
         width: int = TEXT_WIDTH,
         sort: str | None = None,
-        metrics: Sequence[str] = PAPER_METRICS,
+        metrics: str | Sequence[str] = PAPER_METRICS,
         time: bool = True,
         ansi: bool = False,
     ) -> str:
@@ -124,14 +49,11 @@ class Comparison:
                 at most `width` characters.
             width: How many characters of text are one line at most.
             sort: A metric by whose mean the detectors are ordered; the order given, unless set.
-            metrics: Which of `METRICS` are shown.
+            metrics: Which of `METRICS` are shown, one or several.
             time: Whether the time to score 10,000 rows is shown.
             ansi: Mark the best by a terminal's bold instead of a star.
         """
-        from gem_ood.comparison.rendering import as_text
-
-        table = self._table(layout, width, sort, metrics, time)
-        return as_text(table, ansi=ansi)
+        return as_text(self, TableOptions(layout, width, sort, chosen_metrics(metrics), time), ansi=ansi)
 
     def to_markdown(
         self,
@@ -139,13 +61,11 @@ class Comparison:
         layout: Layout = "auto",
         width: int = TEXT_WIDTH,
         sort: str | None = None,
-        metrics: Sequence[str] = PAPER_METRICS,
+        metrics: str | Sequence[str] = PAPER_METRICS,
         time: bool = True,
     ) -> str:
         """Return the table as Markdown, the best on each set in bold; arguments as `to_text`."""
-        from gem_ood.comparison.rendering import as_markdown
-
-        return as_markdown(self._table(layout, width, sort, metrics, time))
+        return as_markdown(self, TableOptions(layout, width, sort, chosen_metrics(metrics), time))
 
     def to_latex(
         self,
@@ -153,37 +73,36 @@ class Comparison:
         layout: Layout = "auto",
         width: int = TEXT_WIDTH,
         sort: str | None = None,
-        metrics: Sequence[str] = PAPER_METRICS,
+        metrics: str | Sequence[str] = PAPER_METRICS,
         time: bool = True,
     ) -> str:
         r"""Return a LaTeX tabular for `\usepackage{booktabs}`, the best on each set in bold; as `to_text`."""
-        from gem_ood.comparison.rendering import as_latex
+        return as_latex(self, TableOptions(layout, width, sort, chosen_metrics(metrics), time))
 
-        return as_latex(self._table(layout, width, sort, metrics, time))
-
-    def to_csv(self, *, sort: str | None = None) -> str:
+    def to_csv(
+        self, *, sort: str | None = None, metrics: str | Sequence[str] = tuple(METRICS), time: bool = True
+    ) -> str:
         """Return one line per detector, set and metric, as fractions, with the ends of its interval if there is one."""
-        from gem_ood.comparison.rendering import as_csv
+        return as_csv(self, self.order(sort), metrics=chosen_metrics(metrics), time=time)
 
-        return as_csv(self, self._order(sort))
-
-    def to_json(self, *, sort: str | None = None) -> str:
+    def to_json(
+        self, *, sort: str | None = None, metrics: str | Sequence[str] = tuple(METRICS), time: bool = True
+    ) -> str:
         """Return everything as one JSON object; what JSON cannot write (infinities) becomes null."""
-        return json.dumps(_plain(self.as_dict(sort=sort)), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+        values = self.as_dict(sort=sort, metrics=metrics, time=time)
+        return json.dumps(_plain(values), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
-    def as_dict(self, *, sort: str | None = None) -> dict[str, Any]:
-        """Return everything as plain values under the names of the fields, with each detector's means."""
-        detectors = {
-            name: {
-                "id_error": one.id_error,
-                "id_kept": one.id_kept,
-                "flagged": None if one.flagged is None else dict(one.flagged),
-                "evaluations": {ood: asdict(evaluation) for ood, evaluation in one.evaluations.items()},
-                MEAN: {metric: one.mean(metric) for metric in METRICS},
-                "seconds_per_10k": one.seconds_per_10k,
-            }
-            for name, one in ((name, self.detectors[name]) for name in self._order(sort))
-        }
+    def as_dict(
+        self, *, sort: str | None = None, metrics: str | Sequence[str] = tuple(METRICS), time: bool = True
+    ) -> dict[str, Any]:
+        """Return everything as plain values under the names of the fields, with each detector's means.
+
+        Args:
+            sort: A metric by whose mean the detectors are ordered; the order given, unless set.
+            metrics: Which of `METRICS` are kept, one or several.
+            time: Whether the time to score 10,000 rows is kept; it is None otherwise.
+        """
+        chosen = chosen_metrics(metrics)
         return {
             "tpr": self.tpr,
             "convention": self.convention,
@@ -191,23 +110,29 @@ class Comparison:
             "confidence": self.confidence,
             "n_id": self.n_id,
             "n_ood": dict(self.n_ood),
-            "detectors": detectors,
+            "detectors": {name: _detector_dict(self.detectors[name], chosen, time=time) for name in self.order(sort)},
         }
 
-    def _order(self, sort: str | None) -> tuple[str, ...]:
-        return tuple(self.detectors) if sort is None else self.ranking(sort)
 
-    def _table(self, layout: str, width: int, sort: str | None, metrics: Sequence[str], time: bool) -> Any:
-        from gem_ood.comparison.tables import lay_out
+def _detector_dict(one: DetectorComparison, metrics: tuple[str, ...], *, time: bool) -> dict[str, Any]:
+    return {
+        "id_error": one.id_error,
+        "id_kept": one.id_kept,
+        "flagged": None if one.flagged is None else dict(one.flagged),
+        "evaluations": {ood: _only(asdict(evaluation), metrics) for ood, evaluation in one.evaluations.items()},
+        MEAN: {metric: one.mean(metric) for metric in METRICS if metric in metrics},
+        "mean_intervals": None if one.mean_intervals is None else _only(one.mean_intervals, metrics),
+        "seconds_per_10k": one.seconds_per_10k if time else None,
+    }
 
-        for metric in metrics:
-            _check_metric(metric)
-        return lay_out(self, self._order(sort), tuple(metrics), layout=layout, width=width, time=time)
 
-
-def _check_metric(metric: str) -> None:
-    if metric not in METRICS:
-        raise InputError(f"there is no metric {metric!r}; choose among {', '.join(METRICS)}")
+def _only(values: Mapping[str, Any], metrics: tuple[str, ...]) -> dict[str, Any]:
+    """Return the values, and the intervals among them, without the metrics that were not chosen."""
+    return {
+        name: _only(value, metrics) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if name not in METRICS or name in metrics
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.detectors import Detector
+from gem_ood.detectors.columns import refuse_other_columns
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite
 
-__all__ = ["RowSet", "batches_or_none", "columns_of", "open_rows"]
+__all__ = ["RowSet", "as_row_set", "batches_or_none", "columns_of"]
 
 #: An array is scored in pieces of this many bytes, so that what a detector makes of them stays small too.
 BATCH_BYTES = 16 << 20
@@ -57,30 +58,10 @@ class RowSet:
 
     def refuse_detector(self, name: str, detector: Detector, n_features: int | None) -> None:
         """Raise if these rows, of this width if it is known, are not what the detector reads."""
-        self._refuse_columns(name, detector)
-        expected = _width(detector)
-        if n_features is None or expected is None or expected == n_features:
-            return
-        remedy = "pass the features it was fitted on, or compare it on rows of its own"
-        if detector.reads_logits:
-            remedy = "it reads logits: give it a head, the classifier's last layer, to read the features of the others"
-        raise InputError(
-            f"{self.title} has {n_features} features but the {type(detector).__name__} detector {name!r} was fitted on "
-            f"{expected}; {remedy}"
-        )
-
-    def _refuse_columns(self, name: str, detector: Detector) -> None:
-        fitted = getattr(detector, "feature_names_in_", None)
-        if fitted is None or self.columns is None or self.columns == tuple(map(str, fitted)):
-            return
-        raise InputError(
-            f"{self.title}: the features are {_shortened(self.columns)} but the {type(detector).__name__} detector "
-            f"{name!r} was fitted on {_shortened(tuple(map(str, fitted)))}; pass fitted_names to open_features "
-            f"to pick them by name, or a frame's columns in this order"
-        )
+        refuse_other_columns(detector, title=self.title, n_features=n_features, columns=self.columns, name=name)
 
 
-def open_rows(rows: Any, title: str, *, labels: ArrayLike | None = None, with_labels: bool = False) -> RowSet:
+def as_row_set(rows: Any, title: str, *, labels: ArrayLike | None = None, with_labels: bool = False) -> RowSet:
     """Return rows, an array or batches of them, as a set that is ready to be read once."""
     batches = batches_or_none(rows)
     if batches is None:
@@ -122,15 +103,3 @@ def columns_of(rows: Any) -> tuple[str, ...] | None:
 def _pieces(features: NDArray[Any], labels: NDArray[Any] | None) -> Iterator[tuple[ArrayLike, ArrayLike | None]]:
     for piece in chunks(len(features), max(64, BATCH_BYTES // (8 * features.shape[1]))):
         yield features[piece], None if labels is None else labels[piece]
-
-
-def _width(detector: Detector) -> int | None:
-    """Return how many numbers a row of a detector has; a score of logits that was never fitted takes any number."""
-    if hasattr(detector, "n_features_in_"):
-        return int(detector.n_features_in_)
-    head = getattr(detector, "head", None)
-    return None if head is None else int(head.n_features)
-
-
-def _shortened(names: tuple[str, ...], limit: int = 8) -> str:
-    return ", ".join(map(repr, names[:limit])) + (f", ... ({len(names)})" if len(names) > limit else "")

@@ -1,15 +1,46 @@
 """The form of the paper's tables: which numbers stand in which row and column, before any format is chosen."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from gem_ood.comparison.results import MEAN, METRICS, Comparison, DetectorComparison
+from gem_ood.comparison.measured import MEAN, METRICS, DetectorComparison, Measurements
 from gem_ood.errors import InputError
 
-__all__ = ["Cell", "Column", "Table", "lay_out"]
+__all__ = ["PAPER_METRICS", "TEXT_WIDTH", "Cell", "Column", "Layout", "Table", "TableOptions", "long", "wide"]
+
+#: What the paper's tables show of the metrics.
+PAPER_METRICS = ("fpr", "auroc", "aupr_in")
+
+#: A line of text up to this long takes one row per detector; longer ones become one row per set and detector.
+TEXT_WIDTH = 120
+
+Layout = Literal["auto", "wide", "long"]
 
 _TITLES = {"auroc": "AUROC", "aupr_in": "AUPR in", "aupr_out": "AUPR out", "detection_error": "det. error"}
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is to look.
+
+    Attributes:
+        layout: "wide" has one row per detector, "long" one per set and detector; "auto" is wide where it fits.
+        width: How many characters of text are one line at most.
+        sort: A metric by whose mean the detectors are ordered, if any.
+        metrics: Which metrics are shown.
+        time: Whether the time to score 10,000 rows is shown.
+    """
+
+    layout: Layout = "auto"
+    width: int = TEXT_WIDTH
+    sort: str | None = None
+    metrics: tuple[str, ...] = PAPER_METRICS
+    time: bool = True
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("auto", "wide", "long"):
+            raise InputError(f'layout must be "auto", "wide" or "long" but is {self.layout!r}; pass one of these')
 
 
 @dataclass(frozen=True)
@@ -48,38 +79,28 @@ class Table:
     notes: tuple[str, ...]
 
 
-def lay_out(
-    comparison: Comparison,
-    order: Sequence[str],
-    metrics: tuple[str, ...],
-    *,
-    layout: str,
-    width: int,
-    time: bool,
-) -> Table:
-    """Return the table of a comparison: wide, long, or whichever suits lines of this width."""
-    if layout not in ("auto", "wide", "long"):
-        raise InputError(f'layout must be "auto", "wide" or "long" but is {layout!r}; pass one of these')
-    form = _Form(comparison, tuple(order), metrics, time)
-    if layout == "long":
-        return form.long()
-    wide = form.wide()
-    if layout == "auto":
-        from gem_ood.comparison.rendering import text_width
+def wide(measured: Measurements, options: TableOptions) -> Table:
+    """Return one row per detector; the sets, and last their mean, side by side."""
+    return _Form.of(measured, options).wide()
 
-        return wide if text_width(wide) <= width else form.long()
-    return wide
+
+def long(measured: Measurements, options: TableOptions) -> Table:
+    """Return one block per set, and last their mean, with one row per detector, as in the paper."""
+    return _Form.of(measured, options).long()
 
 
 @dataclass(frozen=True)
 class _Form:
-    comparison: Comparison
+    measured: Measurements
     order: tuple[str, ...]
     metrics: tuple[str, ...]
     time: bool
 
+    @classmethod
+    def of(cls, measured: Measurements, options: TableOptions) -> "_Form":
+        return cls(measured, measured.order(options.sort), options.metrics, options.time)
+
     def wide(self) -> Table:
-        """One row per detector; the sets, and last their mean, side by side."""
         columns = [Column("detector")]
         for ood in self._sets():
             columns += [Column(title, ood) for title in self._set_titles()]
@@ -91,7 +112,6 @@ class _Form:
         return self._table(columns, [rows], n_names=1)
 
     def long(self) -> Table:
-        """One block per set, and last their mean, with one row per detector, as in the paper."""
         sets = self._sets()
         columns = [Column(title) for title in ("OOD set", "detector", *self._set_titles(), *self._own_titles())]
         empty = tuple(Cell("") for _ in self._own_titles())
@@ -115,10 +135,10 @@ class _Form:
 
     def _sets(self) -> list[str]:
         # The mean over one set would say everything twice.
-        return [*self.comparison.n_ood, *([MEAN] if len(self.comparison.n_ood) > 1 else [])]
+        return [*self.measured.n_ood, *([MEAN] if len(self.measured.n_ood) > 1 else [])]
 
     def _all(self) -> list[DetectorComparison]:
-        return [self.comparison.detectors[name] for name in self.order]
+        return [self.measured.detectors[name] for name in self.order]
 
     def _is_calibrated(self) -> bool:
         return any(one.flagged is not None for one in self._all())
@@ -134,16 +154,16 @@ class _Form:
         return [*titles, "flagged"] if self._is_calibrated() else titles
 
     def _metric_title(self, metric: str) -> str:
-        title = f"FPR{100 * self.comparison.tpr:g}" if metric == "fpr" else _TITLES[metric]
+        title = f"FPR{100 * self.measured.tpr:g}" if metric == "fpr" else _TITLES[metric]
         if metric == "aupr_in" and "aupr_out" not in self.metrics:
             title = "AUPR"
         return f"{title} {'↓' if METRICS[metric] else '↑'}"
 
     def _set_cells(self, name: str, ood: str) -> list[Cell]:
-        one = self.comparison.detectors[name]
+        one = self.measured.detectors[name]
         cells = []
         for metric in self.metrics:
-            is_best = len(self.order) > 1 and name in self.comparison.best(metric, ood)
+            is_best = len(self.order) > 1 and name in self.measured.best(metric, ood)
             cells.append(Cell(_percent(one.value(metric, ood)), _interval(one, metric, ood), is_best))
         return [*cells, Cell(_percent(one.flagged_share(ood)))] if self._is_calibrated() else cells
 
@@ -155,7 +175,7 @@ class _Form:
         ]
 
     def _own_cells(self, name: str) -> list[Cell]:
-        one = self.comparison.detectors[name]
+        one = self.measured.detectors[name]
         return [
             *([Cell(_percent(one.id_error))] if self._has_labels() else []),
             *([Cell(_percent(one.id_kept))] if self._is_calibrated() else []),
@@ -163,15 +183,11 @@ class _Form:
         ]
 
     def _notes(self) -> tuple[str, ...]:
-        sets = ", ".join(f"{name} ({n_rows:,})" for name, n_rows in self.comparison.n_ood.items())
+        sets = ", ".join(f"{name} ({n_rows:,})" for name, n_rows in self.measured.n_ood.items())
         return (
-            f"In percent, {self.comparison.convention} convention: {self.comparison.n_id:,} in-distribution rows "
+            f"In percent, {self.measured.convention} convention: {self.measured.n_id:,} in-distribution rows "
             f"against {sets}",
-            *(
-                [f"[low, high]: {100 * self.comparison.confidence:g} % intervals ({self.comparison.intervals})"]
-                if self.comparison.intervals is not None
-                else []
-            ),
+            *([] if self.measured.intervals is None else [self._about_intervals()]),
             *(
                 ["flagged, ID kept: shares of rows beyond and within the detector's own threshold"]
                 if self._is_calibrated()
@@ -179,6 +195,11 @@ class _Form:
             ),
             *(["s/10k: seconds to score 10,000 rows"] if self._has_time() else []),
         )
+
+    def _about_intervals(self) -> str:
+        about = f"[low, high]: {100 * self.measured.confidence:g} % intervals ({self.measured.intervals})"
+        is_lacking = all(one.interval(metric) is None for one in self._all() for metric in self.metrics)
+        return f"{about}; the mean has none" if MEAN in self._sets() and is_lacking else about
 
 
 def _percent(share: float | None) -> str:
@@ -190,8 +211,5 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _interval(one: DetectorComparison, metric: str, ood: str) -> str:
-    intervals = None if ood == MEAN else one.evaluations[ood].intervals
-    if intervals is None or metric not in intervals:
-        return ""
-    low, high = intervals[metric]
-    return f"[{_percent(low)}, {_percent(high)}]"
+    interval = one.interval(metric, ood)
+    return "" if interval is None else f"[{_percent(interval[0])}, {_percent(interval[1])}]"

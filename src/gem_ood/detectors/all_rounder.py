@@ -8,6 +8,7 @@ from gem_ood.detectors.combining import Combine
 from gem_ood.detectors.gaussian import GEM
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.logits import Energy
+from gem_ood.errors import InputError
 
 __all__ = ["recommended"]
 
@@ -19,7 +20,7 @@ def recommended(*, head: Head | None = None, class_shapes: bool | None = None, *
     """Return the all-rounder: four views of what is usual, joined by Fisher's rule and calibrated as one.
 
     The parts were chosen for what they look at, not for how they did on any out-of-distribution set, and none of them
-    has an option that would have to be tuned on one:
+    has an option that would have to be tuned on one. The fit needs labels of at least two classes.
 
     - `GEM(normalize=True)`: is the direction of the features one that training rows have? (B8)
     - `GEM(relative=True)`: is the row nearer to a class than to the training rows as a whole? (B9)
@@ -29,12 +30,14 @@ def recommended(*, head: Head | None = None, class_shapes: bool | None = None, *
     Args:
         head: The classifier's last layer; X is features with or without it.
         class_shapes: Whether to take `ClassGaussians`, whose size is classes × features²; None takes it unless the
-            head shows that it would be over 256 MB.
+            head shows that it would be over 256 MB. Without a head, say False for many classes of many features.
         options: Of `Combine`, such as `method` or `tpr`.
 
     >>> recommended(head=Head([[1.0, 0.0], [0.0, 1.0]])).method
     'fisher'
     """
+    if not isinstance(head, Head | None):
+        raise InputError(f"head is a {type(head).__name__}; pass Head(weight, bias)")
     if class_shapes is None:
         class_shapes = head is None or head.n_classes * head.n_features**2 <= MOST_CLASS_NUMBERS
     parts: list[Detector] = [GEM(normalize=True), GEM(relative=True)]

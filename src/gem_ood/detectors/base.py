@@ -13,19 +13,27 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils.validation import validate_data
 
+from gem_ood.detectors.head import Head
 from gem_ood.detectors.holdout import HoldOut
 from gem_ood.detectors.results import Explanation, Verdicts
 from gem_ood.errors import InputError, NotCalibratedError, NotFittedError
 from gem_ood.features import as_features, as_labels, as_scores
-from gem_ood.thresholds import Threshold, benjamini_hochberg, choose_threshold, conformal_p_values
+from gem_ood.thresholds import Threshold, as_probability, benjamini_hochberg, choose_threshold, conformal_p_values
 
 __all__ = ["Batches", "Detector"]
 
 #: Scores of logits are computed in float64, a few operations from the logits.
 LOGIT_ROUNDING = 1e-12
+
+#: What is learned depends on these options, so two fits are merged only if they agree in all of them that they have.
+#: Every other option only says what is made of it: there the fit that is merged into decides.
+MERGED_OPTIONS = ("head", "normalize", "bank")
+
+#: Options that are either True or False, whichever detector has them.
+FLAGS = ("normalize", "relative")
 
 Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
 
@@ -46,6 +54,18 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
 
     def _check_options(self) -> None:
         """Raise if an option is not one of those allowed, before any row is read."""
+        as_probability(self.tpr, name="tpr")
+        for name in FLAGS:
+            value = getattr(self, name, False)
+            if not isinstance(value, bool | np.bool_):
+                raise InputError(f"{name} is {value!r}; pass True or False")
+
+    def _declared(self, classes: ArrayLike | None, n_features: int) -> NDArray[Any] | None:
+        """Return the class names that a caller declares, or None; raise if they cannot be those of such rows."""
+        return None if classes is None else np.asarray(classes)
+
+    def _check_order(self, batches: Batches) -> None:
+        """Warn where class names that were found, not declared, are in an order that the rows contradict."""
 
     @abstractmethod
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
@@ -65,34 +85,43 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
 
     # Fitting
 
-    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
         """Fit to in-distribution rows and their class labels; without labels all rows are one class.
 
         With `calibration` set, that share of the rows, drawn at random, is held back from the fit and calibrates
         the detector. Otherwise `fit` never calibrates: training rows would give a threshold that keeps far fewer
         new rows than it says (B6).
+
+        Args:
+            X: Rows of features, or of logits for a score of logits without a head.
+            y: Their labels, whole numbers or strings.
+            classes: All class names, for a detector of logits in their order; those of y, sorted, unless given.
         """
         self._check_options()
         features = as_features(X, min_rows=2)
         labels = None if y is None else as_labels(y, len(features))
-        classes = None if labels is None else np.unique(labels)
+        names = self._declared(classes, features.shape[1])
         with self._all_or_nothing():
             validate_data(self, X, reset=True, skip_check_array=True)
             self.n_features_in_ = features.shape[1]
             self._forget_calibration()
-            if self.calibration is None:
-                self._learn([(features, labels)], n_features=features.shape[1], classes=classes)
-                return self
-            split = HoldOut.draw(features, labels, share=self.calibration, random_state=self.random_state)
-            self._learn(split.kept(), n_features=features.shape[1], classes=classes)
-            return self.calibrate_scores(np.concatenate([self._evidence(rows) for rows in split.held()]))
+            split = None
+            if self.calibration is not None:
+                split = HoldOut.draw(features, labels, share=self.calibration, random_state=self.random_state)
+            batches: Batches = [(features, labels)] if split is None else split.kept()
+            self._learn(batches, n_features=features.shape[1], classes=names)
+            if classes is None:
+                self._check_order(batches)
+            if split is not None:
+                self.calibrate_scores(np.concatenate([self._evidence(rows) for rows in split.held()]))
+        return self
 
     def fit_batches(self, batches: Batches, *, classes: ArrayLike | None = None) -> Self:
         """Fit to rows that come in batches, never holding more than one.
 
         Args:
             batches: A re-iterable of (features, labels or None), such as a list or an opened feature file; some
-                options need a second pass over it. Column names are taken from its `feature_names`, if it has any.
+                detectors need several passes over it. Column names are taken from its `feature_names`, if it has any.
             classes: All class names, where known, for a score of logits in their order; otherwise they are found on the
                 way and sorted.
         """
@@ -113,8 +142,10 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
             if columns is not None:
                 self.feature_names_in_ = np.array(columns, dtype=object)
             self._forget_calibration()
-            names = None if classes is None else np.asarray(classes)
+            names = self._declared(classes, self.n_features_in_)
             self._learn(opened, n_features=self.n_features_in_, classes=names)
+            if classes is None:
+                self._check_order(opened)
         return self
 
     @contextmanager
@@ -127,6 +158,40 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _merged(self, other: Self) -> Self:
+        """Return a new detector of this kind to put what both learned into, after checking that they can be merged."""
+        self._mergeable(other)
+        joined: Self = clone(self)
+        joined.n_features_in_ = self.n_features_in_
+        if "feature_names_in_" in self.__dict__:
+            joined.feature_names_in_ = self.feature_names_in_
+        return joined
+
+    def _mergeable(self, other: Self) -> None:
+        """Raise unless these are two fits of one kind, to rows of one width, with the options that a merge needs."""
+        if type(other) is not type(self):
+            raise InputError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}; merge equal kinds")
+        for part in (self, other):
+            Detector._require_fit(part)  # scores of logits work without a fit, but then have nothing to merge
+        if other.n_features_in_ != self.n_features_in_:
+            raise InputError(
+                f"some rows have {self.n_features_in_} features and others {other.n_features_in_}; merge fits to rows "
+                f"of one width"
+            )
+        columns = [getattr(part, "feature_names_in_", np.array([])).tolist() for part in (self, other)]
+        if columns[0] != columns[1]:
+            raise InputError("the two fits have columns of different names or order; merge fits to the same columns")
+        for name in MERGED_OPTIONS:
+            mine, its = getattr(self, name, None), getattr(other, name, None)
+            if isinstance(mine, Head) and isinstance(its, Head):
+                if not (np.array_equal(mine.weight, its.weight) and np.array_equal(mine.bias, its.bias)):
+                    raise InputError("the two fits have heads of different weights; merge fits made with the same head")
+            elif mine != its:
+                given, other_value = (mine, its) if mine else (its, mine)
+                raise InputError(
+                    f"one fit has {name}={given!r} and the other {other_value!r}; merge fits made with the same options"
+                )
 
     # Scores and verdicts
 

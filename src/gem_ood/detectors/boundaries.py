@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gem_ood.detectors.base import Batches
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import LogitDetector, Part, SummedDetector
+from gem_ood.detectors.head_reading import Chunk, LogitDetector, SummedDetector
+from gem_ood.detectors.packing import refuse_damaged, take_counts
 from gem_ood.errors import InputError
 from gem_ood.scores import check_temperature, grad_norm
 from gem_ood.scores.boundaries import boundary_distance, hopfield_energy, neural_collapse, weight_gaps
@@ -85,6 +86,7 @@ class SHE(SummedDetector):
     """
 
     needs_head: ClassVar[bool] = True
+    sums_by_logit: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -122,26 +124,32 @@ class SHE(SummedDetector):
         super()._learn(batches, n_features=n_features, classes=classes)
         _ = self.patterns_  # refuses a class without a pattern
 
-    def _terms(self, part: Part) -> dict[str, NDArray[np.float64]]:
-        n_classes = part.logits.shape[1]
-        correct = np.flatnonzero(np.argmax(part.logits, axis=1) == part.places)
-        sums = np.zeros((n_classes, part.features.shape[1]))
-        if part.places is None or len(correct) == 0:
+    def _terms(self, chunk: Chunk) -> dict[str, NDArray[np.float64]]:
+        n_classes = chunk.logits.shape[1]
+        correct = np.flatnonzero(np.argmax(chunk.logits, axis=1) == chunk.places)
+        sums = np.zeros((n_classes, chunk.features.shape[1]))
+        if chunk.places is None or len(correct) == 0:
             return {"counts": np.zeros(n_classes), "features": sums}
-        rows = correct[np.argsort(part.places[correct], kind="stable")]
-        present, starts = np.unique(part.places[rows], return_index=True)
-        with np.errstate(over="ignore"):
-            sums[present] = np.add.reduceat(part.features[rows], starts, axis=0, dtype=np.float64)
-        return {"counts": np.bincount(part.places[rows], minlength=n_classes).astype(np.float64), "features": sums}
+        rows = correct[np.argsort(chunk.places[correct], kind="stable")]
+        present, starts = np.unique(chunk.places[rows], return_index=True)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums[present] = np.add.reduceat(chunk.features[rows], starts, axis=0, dtype=np.float64)
+        return {"counts": np.bincount(chunk.places[rows], minlength=n_classes).astype(np.float64), "features": sums}
 
     def _settle(self, sums: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Return the patterns; NaN for a class that has none so far."""
+        """Return the patterns; NaN for a class that has none so far, which `patterns_` refuses."""
         counts = sums["counts"][:, np.newaxis]
         _refuse_overflow(sums["features"])
         return np.divide(sums["features"], counts, out=np.full_like(sums["features"], np.nan), where=counts > 0.0)
 
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
         return hopfield_energy(features, logits, self.patterns_)
+
+    def _unpack_sums(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+        sums = super()._unpack_sums(tensors)
+        counts = take_counts(tensors, "sums.counts", len(sums["counts"]), may_be_empty=True)
+        refuse_damaged(sums["features"][counts == 0.0].any(), "sums.features", "holds sums of no rows")
+        return sums
 
 
 class _CentredDetector(SummedDetector):
@@ -155,14 +163,18 @@ class _CentredDetector(SummedDetector):
         mean: NDArray[np.float64] = self._learned
         return mean
 
-    def _terms(self, part: Part) -> dict[str, NDArray[np.float64]]:
-        with np.errstate(over="ignore"):
-            total = part.features.sum(axis=0, dtype=np.float64)
-        return {"count": np.array([float(len(part.features))]), "features": total}
+    def _terms(self, chunk: Chunk) -> dict[str, NDArray[np.float64]]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = chunk.features.sum(axis=0, dtype=np.float64)
+        return {"count": np.array([float(len(chunk.features))]), "features": total}
 
     def _settle(self, sums: dict[str, NDArray[np.float64]]) -> Any:
         _refuse_overflow(sums["features"])
         return sums["features"] / sums["count"]
+
+    def _unpack_sums(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+        take_counts(tensors, "sums.count", 1)
+        return super()._unpack_sums(tensors)
 
 
 class NCI(_CentredDetector):
@@ -227,6 +239,8 @@ class FDBD(_CentredDetector):
     >>> detector.score_samples([[3.0, 4.0]])
     array([2.5])
     """
+
+    settling_options: ClassVar[tuple[str, ...]] = ("head",)
 
     def __init__(
         self,

@@ -4,11 +4,19 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from gem_ood.detectors.base import Batches, Detector
-from gem_ood.detectors.packing import class_names, take
+from gem_ood.detectors.packing import (
+    claim,
+    class_names,
+    number,
+    refuse_damaged,
+    take,
+    take_counts,
+    take_priors,
+    take_whitener,
+)
 from gem_ood.errors import InputError, NotFittedError
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk, unit_length
 from gem_ood.gaussians import Factor, Priors, Statistics, check_policy
@@ -25,6 +33,9 @@ __all__ = ["ClassGaussians"]
 
 #: By how much the score of one row may differ between batches of different size, relative to the score or the rank.
 ROUNDING = 1e-9
+
+#: How far rounding may bring a log-determinant away from that of the whitener, relative to itself or the width.
+DETERMINANT_ROUNDING = 1e-6
 
 CLASS_POLICIES = ("empirical", "pooled", "oas", "ledoit-wolf")
 
@@ -110,6 +121,7 @@ class ClassGaussians(Detector):
         return self.statistics_.classes
 
     def _check_options(self) -> None:
+        super()._check_options()
         if isinstance(self.covariance, str) and self.covariance not in CLASS_POLICIES:
             raise InputError(f"covariance is {self.covariance!r}; pass one of {', '.join(CLASS_POLICIES)}, or a share")
         if not isinstance(self.covariance, str):
@@ -163,14 +175,9 @@ class ClassGaussians(Detector):
 
     def merge(self, other: Self) -> Self:
         """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
-        if type(other) is not type(self):
-            raise InputError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}; merge equal kinds")
-        if other.normalize != self.normalize:
-            raise InputError("one fit has normalize=True and the other False; merge fits made with the same options")
+        joined = self._merged(other)
         self._refuse_two_passes()
-        joined: Self = clone(self)
         joined._statistics = merge_classes(self.statistics_, other.statistics_)
-        joined.n_features_in_ = self.n_features_in_
         return joined
 
     def _refuse_two_passes(self) -> None:
@@ -226,13 +233,16 @@ class ClassGaussians(Detector):
         return tensors, values
 
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
-        classes = class_names(values["classes"])
+        classes = class_names(values["classes"], is_sorted=True)
         means = take(tensors, "statistics.means", (len(classes), None))
         dimension = means.shape[1]
-        counts = take(tensors, "statistics.counts", (len(classes),), kind="i")
+        counts = take_counts(tensors, "statistics.counts", len(classes), kind="i")
         scatters = take(tensors, "statistics.scatters", (len(classes), dimension, dimension))
         resolutions = take(tensors, "statistics.resolutions", (len(classes),))
-        moments = [None if moment is None else float(moment) for moment in values["fourth_moments"]]
+        moments = values["fourth_moments"]
+        refuse_damaged(len(moments) != len(classes), "fourth_moments", "is not one per class")
+        refuse_damaged((scatters.diagonal(axis1=1, axis2=2) < 0.0).any(), "statistics.scatters", "has negative squares")
+        is_labelled = claim(values["is_labelled"], "is_labelled")
         self._statistics = ClassStatistics(
             tuple(
                 Statistics(
@@ -240,22 +250,39 @@ class ClassGaussians(Detector):
                     counts=counts[at : at + 1],
                     means=means[at : at + 1],
                     scatter=scatters[at],
-                    resolution=float(resolutions[at]),
-                    fourth_moment=moments[at],
-                    is_labelled=bool(values["is_labelled"]),
+                    resolution=number(float(resolutions[at]), "statistics.resolutions", least=0.0, most=1.0),
+                    fourth_moment=None if moments[at] is None else number(moments[at], "fourth_moments", least=0.0),
+                    is_labelled=is_labelled,
                 )
                 for at in range(len(classes))
             )
         )
         present = counts > 0
         n_present = int(present.sum())
-        whiteners = take(tensors, "gaussians.whiteners", (n_present, dimension, None))
-        log_determinants = take(tensors, "gaussians.log_determinants", (n_present,)).tolist()
+        whiteners = take_whitener(tensors, "gaussians.whiteners", (n_present, dimension, None))
+        log_determinants = take(tensors, "gaussians.log_determinants", (n_present,))
+        _refuse_other_determinants(whiteners, log_determinants)
+        shrinkages = take(tensors, "gaussians.shrinkages", (n_present,))
+        refuse_damaged(((shrinkages < 0.0) | (shrinkages > 1.0)).any(), "gaussians.shrinkages", "holds no shares")
         self._gaussians = SeparateGaussians(
             classes=classes[present],
             class_means=means[present],
-            priors=take(tensors, "gaussians.priors", (n_present,)),
-            factors=tuple(Factor(*pair) for pair in zip(whiteners, log_determinants, strict=True)),
-            shrinkages=take(tensors, "gaussians.shrinkages", (n_present,)),
+            priors=take_priors(tensors, "gaussians.priors", n_present),
+            factors=tuple(Factor(*pair) for pair in zip(whiteners, log_determinants.tolist(), strict=True)),
+            shrinkages=shrinkages,
         )
         self.n_features_in_ = dimension
+
+
+def _refuse_other_determinants(whiteners: NDArray[np.float64], log_determinants: NDArray[np.float64]) -> None:
+    """Raise if a log-determinant is not that of the covariance that its whitener belongs to, where all have full rank.
+
+    On fewer directions the whitener alone does not tell.
+    """
+    dimension, rank = whiteners.shape[1:]
+    if rank < dimension:
+        return
+    for whitener, log_determinant in zip(whiteners, log_determinants, strict=True):
+        off = abs(log_determinant + 2.0 * np.linalg.slogdet(whitener)[1])
+        is_off = not off <= DETERMINANT_ROUNDING * max(abs(log_determinant), dimension)
+        refuse_damaged(is_off, "gaussians.log_determinants", "does not fit the whiteners")

@@ -13,10 +13,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
+from sklearn.utils.validation import validate_data
 
 from gem_ood.detectors.base import Batches, Detector
-from gem_ood.detectors.packing import take
-from gem_ood.detectors.sampling import Sample
+from gem_ood.detectors.packing import refuse_damaged, take, take_draws, whole
+from gem_ood.detectors.sampling import Part, Sample
 from gem_ood.errors import CalibrationSizeError, FileFormatError, InputError
 from gem_ood.features import as_features, is_share
 from gem_ood.thresholds import Joining, check_joining, join_log_p_values, log_p_values
@@ -24,7 +25,7 @@ from gem_ood.thresholds import Joining, check_joining, join_log_p_values, log_p_
 __all__ = ["Combine"]
 
 #: So many training rows stand in for the reference until `calibrate` brings held-out ones.
-SAMPLE_ROWS = 5000
+SAMPLE_ROWS = 2000
 
 #: Joined scores are logs of p-values: steps of the reference, and a continuous tail beyond it.
 JOINT_ROUNDING = 1e-9
@@ -36,7 +37,8 @@ class Combine(Detector):
     `calibrate` deals the held-out rows into two: the scores of the first lot are the reference among which a part's
     score has its p-value, and the joined p-values of the second set the threshold. Both guarantees therefore hold for
     the joint verdict, conformal and PAC, however the parts depend on each other. Before `calibrate`, a sample of the
-    training rows is the reference: the ranking is there, but a network is surer of rows that it was trained on.
+    training rows is the reference: the ranking is there, but a network is surer of rows that it was trained on. The
+    sample, at most 2,000 rows, is saved with the detector, so that a loaded one can stream and merge.
 
     Args:
         detectors: The parts; `fit` fits copies of them. All must read features, through a head where they need one, or
@@ -102,6 +104,7 @@ class Combine(Detector):
     # Fitting
 
     def _check_options(self) -> None:
+        super()._check_options()
         check_joining(self.method)
         if not is_share(self.reference) or self.reference in (0.0, 1.0):
             raise InputError(f"reference is {self.reference!r}; pass a share between 0 and 1, such as 0.5")
@@ -133,16 +136,14 @@ class Combine(Detector):
         Every part must be able to stream. Arguments are those of the parts' own `partial_fit`.
         """
         self._check_options()
-        for part in self.detectors:
-            if not hasattr(part, "partial_fit"):
-                raise InputError(f"{type(part).__name__} cannot stream; use fit or fit_batches")
-        features = as_features(X)
+        self._require_verb("partial_fit", "stream; use fit or fit_batches")
+        is_first = "detectors_" not in self.__dict__
         with self._all_or_nothing():
-            parts = [clone(part) for part in self.detectors]
-            if "detectors_" in self.__dict__:
-                parts = [_copied(part) for part in self.detectors_]
+            features = as_features(X) if is_first else self._checked(X)
+            validate_data(self, X, reset=is_first, skip_check_array=True)
+            parts = [clone(part) for part in self.detectors] if is_first else [_twin(part) for part in self.detectors_]
             for part in parts:
-                part.partial_fit(X, y, classes=classes)
+                part.partial_fit(features, y, classes=classes)
             sample = (self._sample or Sample()).add(features, size=SAMPLE_ROWS, seed=self.random_state)
             self.detectors_, self._sample, self._references = parts, sample, None
             self.n_features_in_ = features.shape[1]
@@ -153,14 +154,16 @@ class Combine(Detector):
         """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
         if type(other) is not type(self) or len(other.detectors) != len(self.detectors):
             raise InputError("only a Combine of the same parts can be merged into this one; pass such a one")
-        for part in (self, other):
-            part._require_fit()
-        joined: Self = clone(self)
+        self._require_verb("merge", "be merged; fit to all rows at once")
+        joined = self._merged(other)
         joined.detectors_ = [mine.merge(its) for mine, its in zip(self.detectors_, other.detectors_, strict=True)]
-        joined.n_features_in_ = self.n_features_in_
-        if self._sample is not None and other._sample is not None:
-            joined._sample = self._sample.merge(other._sample, size=SAMPLE_ROWS)
+        joined._sample = self._kept_sample.merge(other._kept_sample, size=SAMPLE_ROWS)
         return joined
+
+    def _require_verb(self, verb: str, remedy: str) -> None:
+        for part in self.detectors:
+            if not hasattr(part, verb):
+                raise InputError(f"{type(part).__name__} cannot {remedy}")
 
     # Scores
 
@@ -181,15 +184,25 @@ class Combine(Detector):
         columns = zip(self._references, evidence.T, strict=True)
         return np.column_stack([log_p_values(ordered, scores, assume_sorted=True) for ordered, scores in columns])
 
-    def _provisional(self) -> list[NDArray[np.float64]]:
-        if self._sample is None:
-            raise InputError("this Combine has lost the sample of its training rows; fit it again, or calibrate it")
+    @property
+    def _kept_sample(self) -> Sample:
+        self._require_fit()
+        assert self._sample is not None  # every fit leaves one
         self._sample = self._sample.settled(SAMPLE_ROWS)
-        return self._ordered(self._evidence(self._sample.rows))
+        return self._sample
+
+    def _provisional(self) -> list[NDArray[np.float64]]:
+        return self._ordered(self._evidence(self._kept_sample.rows))
 
     def _ordered(self, evidence: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         """Return the reference of each part, lowered by rounding, so that a row ties with itself in any batch."""
-        return [np.sort(_lowered(part, scores)) for part, scores in zip(self.detectors_, evidence.T, strict=True)]
+        return [np.sort(scores) for scores in self._lowered(evidence).T]
+
+    def _lowered(self, evidence: NDArray[np.float64]) -> NDArray[np.float64]:
+        columns = zip(self.detectors_, evidence.T, strict=True)
+        with np.errstate(invalid="ignore"):
+            lowered = np.column_stack([scores - part._slack(scores) for part, scores in columns])
+        return np.where(np.isinf(evidence), evidence, lowered)
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(JOINT_ROUNDING * np.maximum(np.abs(scores), 1.0))
@@ -215,26 +228,31 @@ class Combine(Detector):
     ) -> Self:
         """Set references and threshold from the `evidence` of held-out rows: one score per row and part.
 
-        Scores that are already joined, one per row, set the threshold only.
+        `rounding` is what may move the joined score of a row, one number or one per row, as in `Detector`.
         """
-        evidence = np.asarray(scores, dtype=np.float64)
-        if evidence.ndim != 2:
-            return super().calibrate_scores(scores, tpr=tpr, confidence=confidence, method=method, rounding=rounding)
         self._require_fit()
-        if evidence.shape[1] != len(self.detectors_) or np.isnan(evidence).any():
+        evidence, moves = np.asarray(scores, dtype=np.float64), np.asarray(rounding, dtype=np.float64)
+        if evidence.ndim != 2 or evidence.shape[1] != len(self.detectors_):
             raise InputError(
                 f"scores has shape {evidence.shape} but there are {len(self.detectors_)} parts; pass one score per row "
                 f"and part, as evidence(X) returns"
+            )
+        if np.isnan(evidence).any():
+            raise InputError(f"scores row {int(np.argmax(np.isnan(evidence).any(axis=1)))} holds NaN; mend that row")
+        if moves.shape not in ((), (len(evidence),)):
+            raise InputError(
+                f"rounding has shape {moves.shape}; pass one number, or one for each of {len(evidence)} rows"
             )
         n_reference = max(1, math.floor(self.reference * len(evidence)))
         dealt = np.random.default_rng(self.random_state).permutation(len(evidence))
         first, second = np.sort(dealt[:n_reference]), np.sort(dealt[n_reference:])
         if len(second) == 0:
             raise CalibrationSizeError(f"{len(evidence)} row cannot be both reference and threshold; pass more rows")
-        slack = np.broadcast_to(np.asarray(rounding, dtype=np.float64), len(evidence))[second]
+        slack = moves if moves.ndim == 0 else moves[second]
         with self._all_or_nothing():
             self._references = self._ordered(evidence[first])
-            joint = join_log_p_values(self._log_p(evidence[second]), self.method)
+            # What rounding may do to the scores of the parts, it may do to the joined one.
+            joint = join_log_p_values(self._log_p(self._lowered(evidence[second])), self.method)
             try:
                 return super().calibrate_scores(joint, tpr=tpr, confidence=confidence, method=method, rounding=slack)
             except CalibrationSizeError as error:
@@ -249,18 +267,21 @@ class Combine(Detector):
         from gem_ood.detectors.saving import pack
 
         references = self._references if self._references is not None else self._provisional()
-        tensors: dict[str, NDArray[Any]] = {}
-        headers = []
-        for place, (part, ordered) in enumerate(zip(self.detectors_, references, strict=True)):
-            arrays, header = pack(part)
+        part, headers = self._kept_sample.parts[0], []
+        tensors: dict[str, NDArray[Any]] = {"sample.rows": part.rows}
+        if part.draws is not None:
+            tensors["sample.draws"] = part.draws
+        for place, (detector, ordered) in enumerate(zip(self.detectors_, references, strict=True)):
+            arrays, header = pack(detector)
             tensors |= {f"part.{place}.{name}": array for name, array in arrays.items()}
             tensors[f"reference.{place}"] = ordered
             headers.append(header)
-        return tensors, {"parts": headers}
+        return tensors, {"parts": headers, "n_seen": self._kept_sample.n_seen}
 
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         from gem_ood.detectors.saving import unpack
 
+        refuse_damaged(len(values["parts"]) != len(self.detectors), "parts", "differs in number from the options")
         self.detectors_, self._references = [], []
         for place, header in enumerate(values["parts"]):
             prefix = f"part.{place}."
@@ -270,16 +291,25 @@ class Combine(Detector):
             if len(ordered) == 0 or not (ordered[1:] >= ordered[:-1]).all():
                 raise FileFormatError("a reference is empty or not in order; save the detector again")
             self._references.append(ordered)
+        rows = take(tensors, "sample.rows", (None, None), itemsizes=(4, 8))
+        draws, n_seen = take_draws(tensors, "sample.draws", len(rows)), whole(values["n_seen"], "n_seen")
+        refuse_damaged(not 1 <= len(rows) <= min(n_seen, SAMPLE_ROWS), "sample.rows", f"is no sample of {n_seen} rows")
+        self._sample, self.n_features_in_ = Sample((Part(rows, None, draws),), n_seen), rows.shape[1]
+        widths = {part.n_features_in_ for part in self.detectors_}
+        refuse_damaged(widths != {self.n_features_in_}, "parts", f"has parts of {widths} features")
+        lengths = {len(ordered) for ordered in self._references}
+        refuse_damaged(len(lengths) != 1, "reference", "has references of different rows")
         kinds = [type(part) for part in self.detectors_]
         if kinds != [type(part) for part in self.detectors]:
             raise FileFormatError("the parts differ from the options; save the detector again")
 
 
-def _lowered(part: Detector, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(scores), scores, scores - part._slack(scores))
+def _twin(part: Detector) -> Any:
+    """Return a copy that learns on without changing this one: what is learned is replaced, never changed in place.
 
-
-def _copied(part: Detector) -> Any:
-    """Return a copy that learns on without changing this one: what is learned is replaced, never changed in place."""
-    return copy(part)
+    An accumulator at work is the exception, so the copy resumes from the statistics it has reached.
+    """
+    twin: Any = copy(part)
+    if getattr(twin, "_accumulator", None) is not None:
+        twin._statistics, twin._accumulator = twin.statistics_, None
+    return twin

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from gem_ood.detectors.base import Batches, Detector
@@ -33,6 +32,9 @@ __all__ = ["GaussianDetector"]
 #: By how much the score of one row may differ between batches of different size, relative to the score or the rank.
 FLOAT32_ROUNDING = 2e-6
 FLOAT64_ROUNDING = 1e-9
+
+#: By how much an entry of a row scaled to length one may differ between batches: a few steps of float64.
+UNIT_ROUNDING = 1e-15
 
 
 class GaussianDetector(Detector):
@@ -101,6 +103,7 @@ class GaussianDetector(Detector):
         return TiedGaussians(pooled.classes, pooled.means, np.ones(1), matrix, factor, share)
 
     def _check_options(self) -> None:
+        super()._check_options()
         check_policy(self.covariance)
         if isinstance(self.priors, str) and self.priors not in ("uniform", "empirical"):
             raise InputError(f"priors is {self.priors!r}; pass 'uniform', 'empirical', or one weight per class")
@@ -230,11 +233,7 @@ class GaussianDetector(Detector):
 
     def merge(self, other: Self) -> Self:
         """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
-        if type(other) is not type(self):
-            raise InputError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}; merge equal kinds")
-        if other.normalize != self.normalize:
-            raise InputError("one fit has normalize=True and the other False; merge fits made with the same options")
-        joined: Self = clone(self)
+        joined = self._merged(other)
         joined._adopt(merge(self.statistics_, other.statistics_))
         joined._gaussians = joined.gaussians_
         if joined.relative:
@@ -245,7 +244,12 @@ class GaussianDetector(Detector):
         is_wide = self.normalize or self.relative
         scored_narrow = not is_wide and self.gaussians_.working_dtype(np.float32) == np.float32
         rounding = FLOAT32_ROUNDING if scored_narrow else FLOAT64_ROUNDING
-        return rounding * np.maximum(np.abs(scores), float(self.gaussians_.rank))
+        sizes = np.maximum(np.abs(scores), float(self.gaussians_.rank))
+        slack = rounding * sizes
+        if self.normalize:  # rows of length one, rounded, then stretched by the whitener along directions of no spread
+            step = UNIT_ROUNDING * float(np.linalg.norm(self.gaussians_.factor.whitener))
+            slack = np.maximum(slack, step * (step + np.sqrt(2.0 * sizes)))
+        return np.asarray(slack)
 
     def _class_names(self, n_features: int) -> NDArray[Any]:
         return self.gaussians_.classes

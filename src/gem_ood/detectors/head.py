@@ -26,7 +26,9 @@ class Head:
     def __init__(self, weight: ArrayLike, bias: ArrayLike | None = None) -> None:
         checked = np.array(as_features(weight, name="head weight"), dtype=np.float64)
         refuse_non_finite(checked, name="head weight")
-        offsets = np.zeros(len(checked)) if bias is None else np.array(bias, dtype=np.float64)
+        if callable(getattr(bias, "detach", None)):  # a torch tensor that may track gradients
+            bias = bias.detach()  # type: ignore[union-attr]
+        offsets = np.zeros(len(checked)) if bias is None else np.array(np.asarray(bias), dtype=np.float64)
         if offsets.shape != (len(checked),):
             raise InputError(
                 f"head bias has shape {offsets.shape} but head weight has {len(checked)} rows; pass one bias per class"

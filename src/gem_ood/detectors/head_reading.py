@@ -4,32 +4,52 @@ X is features where a `head` is given, and logits where it is not. `LogitDetecto
 `SummedDetector` learns sums over the rows, and so streams and merges.
 """
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 
 from gem_ood.detectors.base import Batches, Detector
 from gem_ood.detectors.head import Head
+from gem_ood.detectors.naming import labels_met, names_found, places_of, sorted_names
 from gem_ood.detectors.packing import class_names, take
-from gem_ood.errors import InputError, NotFittedError
+from gem_ood.errors import FileFormatError, InputError, LabelOrderWarning, NotFittedError
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.scores import softmax
 
-__all__ = ["HeadDetector", "LogitDetector", "Part", "SummedDetector", "names_found"]
+__all__ = [
+    "Chunk",
+    "HeadDetector",
+    "LogitDetector",
+    "SummedDetector",
+    "feature_slack",
+]
 
 #: By how much a score that is a difference of larger terms may move between batches of different size, relative to
 #: the usual size of these scores.
 FEATURE_ROUNDING = 1e-10
 
+#: So many rows tell whether labels are in the order of the logits.
+ROWS_TO_CHECK_NAMES = 10_000
 
-class Part(NamedTuple):
-    """A chunk of checked rows: its features, their logits, and the places of its labels among the logits if needed."""
+
+def feature_slack(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far rounding may move scores that are differences of larger terms.
+
+    >>> feature_slack(np.array([0.0, 1.0, -3.0])).tolist()
+    [1e-10, 1e-10, 3e-10]
+    """
+    sizes = np.abs(scores)
+    return np.asarray(FEATURE_ROUNDING * np.maximum(sizes, np.median(sizes)))
+
+
+class Chunk(NamedTuple):
+    """A few checked rows: their features, their logits, and the places of their labels among the logits if needed."""
 
     features: NDArray[Any]
     logits: NDArray[np.float64]
@@ -56,6 +76,7 @@ class HeadDetector(Detector):
         return self.head is None and not self.needs_head
 
     def _check_options(self) -> None:
+        super()._check_options()
         if not isinstance(self.head, Head | None):
             raise InputError(f"head is a {type(self.head).__name__}; pass Head(weight, bias)")
         if self.needs_head and self.head is None:
@@ -74,19 +95,64 @@ class HeadDetector(Detector):
     def _n_logits(self, n_features: int) -> int:
         return n_features if self.head is None else self.head.n_classes
 
-    def _name_logits(self, names: list[Any], n_classes: int) -> None:
-        """Labels name the logits, in their order, only if there is one for each."""
-        self._labels = set(names)
-        self.classes_ = np.array(names) if len(names) == n_classes else np.arange(n_classes)
+    def _name_logits(self, found: set[Any], classes: ArrayLike | None, n_features: int, *, anew: bool) -> None:
+        """Name the logits by the classes declared, or else by all labels met, if there is one for each logit.
+
+        Labels met are sorted, but where they are names that the logits already have, the order of these stays.
+        """
+        known = [] if anew or "classes_" not in self.__dict__ else self.classes_.tolist()
+        met = found if not known else found | self._labels
+        names = np.asarray(classes).tolist() if classes is not None else known
+        if classes is None and set(known) != met:
+            names = sorted_names(met)
+        self._labels = set(names) if classes is not None else met
+        self.classes_ = self._full_names(names, n_features)
+
+    def _full_names(self, names: list[Any], n_features: int) -> NDArray[Any]:
+        """Return these names if there is one for each logit, and else the numbers of the logits."""
+        n_logits = self._n_logits(n_features)
+        return np.array(names) if len(names) == n_logits else np.arange(n_logits)
+
+    def _join_names(self, one: Self, other: Self) -> None:
+        """Name the logits as two fits that are merged do together."""
+        self.classes_, self._labels = one.classes_, one._labels
+        self._name_logits(other._labels, None, one.n_features_in_, anew=False)
+
+    def _declared(self, classes: ArrayLike | None, n_features: int) -> NDArray[Any] | None:
+        names = super()._declared(classes, n_features)
+        has_logits = self.head is not None or self.reads_logits
+        if names is not None and has_logits and len(names) != self._n_logits(n_features):
+            raise InputError(
+                f"classes has {len(names)} names but the classifier has {self._n_logits(n_features)} logits; pass one "
+                f"name for each, in their order"
+            )
+        return names
+
+    def _check_order(self, batches: Batches) -> None:
+        """Warn where words name the logits in sorted order, and most rows contradict it."""
+        if self.classes_.dtype.kind != "U":
+            return
+        n_rows = n_right = 0
+        for X, y in batches:
+            if y is None or n_rows >= ROWS_TO_CHECK_NAMES:
+                break
+            features = as_features(X)[:ROWS_TO_CHECK_NAMES]
+            labels = as_labels(y, len(as_features(X)))[: len(features)]
+            predicted = self.classes_[np.argmax(self._logits(features), axis=1)]
+            n_rows, n_right = n_rows + len(features), n_right + int(np.count_nonzero(predicted == labels))
+        if n_right < n_rows / 2:
+            warnings.warn(
+                f"only {n_right} of {n_rows} rows are classified as their label if the logits are, in sorted order, "
+                f"{', '.join(self.classes_[:3].tolist())}, ...; if they are in another order, pass classes, all names "
+                f"in that order",
+                LabelOrderWarning,
+                stacklevel=3,
+            )
 
     def _class_names(self, n_features: int) -> NDArray[Any]:
         if "classes_" in self.__dict__:
             return self.classes_
         return np.arange(self._n_logits(n_features))
-
-    def _join_names(self, in_order: list[Any], names: set[Any], n_classes: int) -> None:
-        """Name the logits by these labels; where they are those already known, their order stays."""
-        self._name_logits(in_order if set(in_order) == names else sorted(names), n_classes)
 
     def _logits(self, features: NDArray[Any]) -> NDArray[Any]:
         return features if self.head is None else self.head.logits(features)
@@ -105,9 +171,9 @@ class HeadDetector(Detector):
     def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         return softmax(self._logits(features)), None
 
-    def _parts(
+    def _chunks(
         self, batches: Batches, n_features: int, names: NDArray[Any] | None = None, found: set[Any] | None = None
-    ) -> Iterator[Part]:
+    ) -> Iterator[Chunk]:
         """Yield checked chunks of rows with their logits and, where labels are used, the places these name."""
         n_logits, first_row = self._n_logits(n_features), 0
         for X, y in batches:
@@ -116,25 +182,13 @@ class HeadDetector(Detector):
             labels = None if y is None else as_labels(y, len(features))
             if labels is None and self.uses_labels:
                 raise InputError(f"{type(self).__name__} learns from labelled rows; pass labels")
-            if labels is not None and found is not None:
-                found |= set(np.unique(labels).tolist())
-            places = _places(labels, names, n_logits) if self.uses_labels and labels is not None else None
+            if found is not None:
+                found |= labels_met(labels, len(features))
+            places = places_of(labels, names, n_logits) if self.uses_labels and labels is not None else None
             for rows in chunks(len(features), rows_per_chunk(n_features + n_logits)):
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
-                yield Part(features[rows], self._logits(features[rows]), None if places is None else places[rows])
+                yield Chunk(features[rows], self._logits(features[rows]), None if places is None else places[rows])
             first_row += len(features)
-
-    def _mergeable(self, other: Self) -> None:
-        if type(other) is not type(self):
-            raise InputError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}; merge equal kinds")
-        for part in (self, other):
-            if "n_features_in_" not in part.__dict__:
-                raise NotFittedError(f"this {type(part).__name__} is not fitted yet; call fit(features, labels) first")
-        if other.n_features_in_ != self.n_features_in_:
-            raise InputError(
-                f"one fit has {self.n_features_in_} features and the other {other.n_features_in_}; merge fits of equal "
-                f"features"
-            )
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         return {}, {"classes": self.classes_.tolist(), "labels": sorted(self._labels)}
@@ -143,6 +197,8 @@ class HeadDetector(Detector):
         self.classes_ = class_names(values["classes"])
         if self.head is not None:
             self.n_features_in_ = self.head.n_features
+            if len(self.classes_) != self.head.n_classes:
+                raise FileFormatError("the classes are not as many as the head's logits; save the detector again")
         self._labels = set(values["labels"])
 
 
@@ -154,40 +210,38 @@ class LogitDetector(HeadDetector):
         """Score checked rows."""
 
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
+        self._name_logits(self._read(batches, n_features), classes, n_features, anew=True)
+
+    def _read(self, batches: Batches, n_features: int) -> set[Any]:
+        """Check all rows, and return the labels met."""
         self._check_head(n_features)
         found: set[Any] = set()
         first_row = 0
-        for X, labels in batches:
+        for X, y in batches:
             features = as_features(X)
             for rows in chunks(len(features), rows_per_chunk(n_features)):
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
             first_row += len(features)
-            if labels is not None and classes is None:
-                found |= set(np.unique(as_labels(labels, len(features))).tolist())
-        self._name_logits(sorted(found) if classes is None else classes.tolist(), self._n_logits(n_features))
+            found |= labels_met(y, len(features))
+        return found
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
         """Take the class names of one more batch; there is nothing else to learn. The threshold is forgotten."""
         self._check_options()
-        seen, in_order = (self._labels, self.classes_.tolist()) if "classes_" in self.__dict__ else (set(), [])
         with self._all_or_nothing():
             is_first = "n_features_in_" not in self.__dict__
             features = as_features(X) if is_first else self._checked(X)
             validate_data(self, X, reset=is_first, skip_check_array=True)
             self.n_features_in_ = features.shape[1]
-            names = None if classes is None else np.asarray(classes)
-            self._learn([(features, y)], n_features=self.n_features_in_, classes=names)
-            if names is None:
-                self._join_names(in_order, self._labels | seen, len(self.classes_))
+            found = self._read([(features, y)], self.n_features_in_)
+            self._name_logits(found, self._declared(classes, self.n_features_in_), self.n_features_in_, anew=False)
             self._forget_calibration()
         return self
 
     def merge(self, other: Self) -> Self:
         """Return a new, uncalibrated detector that knows the class names of both."""
-        self._mergeable(other)
-        joined: Self = clone(self)
-        joined.n_features_in_ = self.n_features_in_
-        joined._join_names(self.classes_.tolist(), self._labels | other._labels, len(self.classes_))
+        joined = self._merged(other)
+        joined._join_names(self, other)
         return joined
 
     def _require_fit(self) -> None:
@@ -220,38 +274,59 @@ class LogitDetector(HeadDetector):
 class SummedDetector(HeadDetector):
     """A detector that learns from sums over the rows: batches add up, so it streams, and two fits merge by adding.
 
-    A subclass says what a chunk of rows adds (`_terms`) and what scoring makes of the totals (`_settle`).
+    A subclass says what rows add (`_terms`) and what scoring makes of the totals (`_settle`).
     """
 
+    #: Whether the sums are kept by logit, so that they add up only where the logits have the same names.
+    sums_by_logit: ClassVar[bool] = False
+
+    #: Options that `_settle` reads: where one changes, the totals are settled anew.
+    settling_options: ClassVar[tuple[str, ...]] = ()
+
     _sums: dict[str, NDArray[np.float64]] | None = None
-    _settled: Any = None
+    _settled: tuple[tuple[Any, ...], Any] | None = None
 
     @abstractmethod
-    def _terms(self, part: Part) -> dict[str, NDArray[np.float64]]:
+    def _terms(self, chunk: Chunk) -> dict[str, NDArray[np.float64]]:
         """Return what these rows add to the sums: float64 arrays whose shapes do not depend on the rows."""
 
     @abstractmethod
     def _settle(self, sums: dict[str, NDArray[np.float64]]) -> Any:
-        """Return what scoring needs, from the totals; raise InputError where rows are lacking."""
+        """Return what scoring needs, from the totals; raise InputError where these overflow or allow no score at all.
+
+        Rows may be yet to come, also after a merge or a load: what only some scores lack is refused by those scores.
+        """
+
+    def _settle_fit(self, batches: Batches, sums: dict[str, NDArray[np.float64]]) -> Any:
+        """Return what scoring needs after a fit, where the batches can be read again for what sums do not tell."""
+        return self._settle(sums)
+
+    def _settle_loaded(self, sums: dict[str, NDArray[np.float64]], values: dict[str, Any]) -> Any:
+        """Return what scoring needed when the detector was saved."""
+        return self._settle(sums)
 
     @property
     def _learned(self) -> Any:
-        """What `_settle` made of all rows so far; after `partial_fit` it is made when first asked for."""
-        if self._settled is None:
+        """What was settled from all rows so far; after `partial_fit` or new options, when it is first asked for."""
+        options = self._options_now
+        if self._settled is None or self._settled[0] != options:
             if self._sums is None:
                 raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit(features, labels) first")
-            self._settled = self._settle(self._sums)
-        return self._settled
+            self._check_options()
+            self._settled = options, self._settle(self._sums)
+        return self._settled[1]
+
+    @property
+    def _options_now(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.settling_options)
 
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
         self._check_head(n_features)
-        names = classes
-        if names is None and self.uses_labels:
-            names = names_found(batches)
-        self._sums = self._settled = None
+        names = names_found(batches) if classes is None and self.uses_labels else classes
+        self._sums = None
         found = self._add_batches(batches, n_features, names)
-        self._name_logits(sorted(found) if names is None else names.tolist(), self._n_logits(n_features))
-        self._settled = self._settle(self._sums or {})
+        self._name_logits(found, classes, n_features, anew=True)
+        self._settled = self._options_now, self._settle_fit(batches, self._sums or {})
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
         """Add a batch of rows to what was learned; the threshold, if any, is forgotten.
@@ -263,93 +338,77 @@ class SummedDetector(HeadDetector):
         """
         self._check_options()
         is_first = self._sums is None
-        names = None if classes is None else np.asarray(classes)
-        if names is None and not is_first and self._labels:
-            names = self.classes_ if self.uses_labels else None
         with self._all_or_nothing():
             features = as_features(X) if is_first else self._checked(X)
             validate_data(self, X, reset=is_first, skip_check_array=True)
             self.n_features_in_ = features.shape[1]
             self._check_head(self.n_features_in_)
+            names = self._declared(classes, self.n_features_in_)
+            if names is not None and not is_first:
+                self._refuse_other_names(self._full_names(names.tolist(), self.n_features_in_), set(names.tolist()))
             if names is None and self.uses_labels:
-                names = names_found([(features, y)])
-            seen = set() if is_first else self._labels
+                names = names_found([(features, y)]) if is_first else self.classes_
             found = self._add_batches([(features, y)], self.n_features_in_, names)
-            joined = sorted(found | seen) if names is None else names.tolist()
-            self._name_logits(joined, self._n_logits(self.n_features_in_))
+            self._name_logits(found, classes, self.n_features_in_, anew=is_first)
             self._forget_calibration()
         return self
 
     def merge(self, other: Self) -> Self:
         """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
-        self._mergeable(other)
-        joined: Self = clone(self)
-        joined.n_features_in_ = self.n_features_in_
-        mine, theirs = self._sums or {}, other._sums or {}
-        joined._sums = {name: mine[name] + theirs[name] for name in mine}
-        joined._join_names(self.classes_.tolist(), self._labels | other._labels, len(self.classes_))
-        joined._settled = joined._settle(joined._sums)
+        joined = self._merged(other)
+        self._refuse_other_names(other.classes_, other._labels)
+        joined._sums = _added(self._sums or {}, other._sums or {})
+        joined._join_names(self, other)
+        _ = joined._learned  # refuses what cannot be scored
         return joined
+
+    def _refuse_other_names(self, classes: NDArray[Any], labels: set[Any]) -> None:
+        """Raise where sums kept by logit would be added to those of logits with other names.
+
+        Labels that only name the logits may be unknown on either side; those that choose the sums never are.
+        """
+        mine, its = self.classes_.tolist(), classes.tolist()
+        are_named = set(mine) == self._labels and set(its) == labels
+        if mine == its or not self.sums_by_logit or not (self.uses_labels or are_named):
+            return
+        place = next(place for place, (ours, theirs) in enumerate(zip(mine, its, strict=True)) if ours != theirs)
+        raise InputError(
+            f"logit {place} is that of class {mine[place]!r} in one fit and of {its[place]!r} in the other, so their "
+            f"sums do not add up; pass the same classes, all names in the order of the logits, to both fits"
+        )
 
     def _add_batches(self, batches: Batches, n_features: int, names: NDArray[Any] | None) -> set[Any]:
         """Add the terms of all rows to the sums, and return the labels met; sums are replaced, never changed."""
         found: set[Any] = set()
-        for part in self._parts(batches, n_features, names, found):
-            terms = self._terms(part)
-            totals = self._sums
-            self._sums = terms if totals is None else {name: totals[name] + terms[name] for name in terms}
+        for chunk in self._chunks(batches, n_features, names, found):
+            terms = self._terms(chunk)
+            self._sums = terms if self._sums is None else _added(self._sums, terms)
         self._settled = None
         return found
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        sizes = np.abs(scores)
-        return np.asarray(FEATURE_ROUNDING * np.maximum(sizes, np.median(sizes)))
+        return feature_slack(scores)
+
+    def _pack_sums(self, sums: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[Any]]:
+        return {f"sums.{name}": total for name, total in sums.items()}
+
+    def _unpack_sums(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+        row = np.zeros((1, len(self.classes_) if self.head is None else self.head.n_features))
+        pattern = self._terms(Chunk(row, self._logits(row), np.zeros(1, dtype=np.intp)))
+        return {name: take(tensors, f"sums.{name}", zero.shape) for name, zero in pattern.items()}
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         tensors, values = super()._state()
-        return tensors | {f"sums.{name}": total for name, total in (self._sums or {}).items()}, values
+        return tensors | self._pack_sums(self._sums or {}), values
 
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         super()._restore(tensors, values)
-        n_logits = len(self.classes_)
-        row = np.zeros((1, n_logits if self.head is None else self.head.n_features))
-        pattern = self._terms(Part(row, self._logits(row), np.zeros(1, dtype=np.intp)))
-        self._sums = {name: take(tensors, f"sums.{name}", zero.shape) for name, zero in pattern.items()}
-        self._settled = self._settle(self._sums)
+        self._sums = self._unpack_sums(tensors)
+        self._settled = self._options_now, self._settle_loaded(self._sums, values)
 
 
-def names_found(batches: Batches) -> NDArray[Any] | None:
-    """Return the labels of all batches, sorted, or None where some batch has none.
-
-    >>> names_found([([[0.0], [1.0]], ["b", "a"])])
-    array(['a', 'b'], dtype='<U1')
-    """
-    found: set[Any] = set()
-    for X, y in batches:
-        if y is None:
-            return None
-        found |= set(np.unique(as_labels(y, len(as_features(X)))).tolist())
-    return np.array(sorted(found))
-
-
-def _places(labels: NDArray[Any], names: NDArray[Any] | None, n_logits: int) -> NDArray[np.intp]:
-    """Return which logit each label names: by the names of all logits, or, for whole numbers, the label itself."""
-    if names is not None and len(names) == n_logits:
-        order = np.argsort(names)
-        at = np.minimum(np.searchsorted(names, labels, sorter=order), n_logits - 1)
-        places = order[at]
-        unknown = names[places] != labels
-    elif labels.dtype.kind == "i":
-        places, unknown = labels.astype(np.intp), (labels < 0) | (labels >= n_logits)
-    else:
-        n_names = 0 if names is None else len(names)
-        raise InputError(
-            f"labels has {n_names} names but the classifier has {n_logits} logits; pass classes, all names in the "
-            f"order of the logits, or labels that number them from 0"
-        )
-    if unknown.any():
-        raise InputError(
-            f"label {labels[int(np.argmax(unknown))]!r} names none of the {n_logits} logits; pass classes, all names "
-            f"in the order of the logits, or labels that number them from 0"
-        )
-    return places
+def _added(
+    one: dict[str, NDArray[np.float64]], other: dict[str, NDArray[np.float64]]
+) -> dict[str, NDArray[np.float64]]:
+    with np.errstate(over="ignore", invalid="ignore"):  # `_settle` refuses what overflows, and says what to do
+        return {name: total + other[name] for name, total in one.items()}

@@ -1,28 +1,19 @@
 """KNN and NNGuide: detectors that keep a bank of training rows and compare new rows with the nearest of them."""
 
-from abc import abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
-from sklearn.utils.validation import validate_data
+from numpy.typing import NDArray
 
-from gem_ood.detectors.base import LOGIT_ROUNDING, Batches, Detector
+from gem_ood.detectors.bank_base import BankDetector, Ready
+from gem_ood.detectors.base import LOGIT_ROUNDING, Batches
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import FEATURE_ROUNDING, HeadDetector
-from gem_ood.detectors.packing import class_names, take
-from gem_ood.detectors.sampling import Part, Sample, Size, check_seed, check_size
-from gem_ood.errors import FileFormatError, InputError, NotFittedError
-from gem_ood.features import (
-    as_features,
-    as_labels,
-    chunks,
-    is_count,
-    refuse_non_finite,
-    rows_per_chunk,
-    unit_length,
-)
+from gem_ood.detectors.head_reading import HeadDetector, feature_slack
+from gem_ood.detectors.naming import sorted_names
+from gem_ood.detectors.packing import claim, class_names, refuse_damaged, take
+from gem_ood.detectors.sampling import Sample, check_seed
+from gem_ood.errors import InputError
+from gem_ood.features import chunks, is_count, rows_per_chunk, unit_length
 from gem_ood.scores import energy
 from gem_ood.scores.neighbors import Bank, Clusters, ProductBank, cluster
 
@@ -32,156 +23,19 @@ __all__ = ["KNN", "NNGuide"]
 UNIT_ROUNDING = 1e-15
 
 
-def _check_bank(bank: Any, k: Any) -> None:
-    if not is_count(k):
-        raise InputError(f"k is {k!r}; pass a whole number of neighbours, at least 1")
-    check_size(bank, name="bank")
-    if is_count(bank) and bank < k:
-        raise InputError(f"bank={bank} keeps fewer rows than k={k} neighbours; pass a larger bank or a smaller k")
-
-
-def _check_rows(n_kept: int, k: int, bank: Size) -> None:
-    if n_kept < k:
-        kept = "" if bank is None else f" in the bank (bank={bank})"
-        raise InputError(
-            f"k={k} neighbours were asked of n_samples={n_kept} rows{kept}; pass at least {k} rows or a smaller k"
-        )
-
-
-class _BankDetector(Detector):
-    """What both share: a sample of rows that streams and merges, and the bank made from it when it is asked for."""
-
-    #: Whether the bank keeps the labels of its rows.
-    keeps_labels: ClassVar[bool]
-
-    k: int
-    bank: Size
-    _sample: Sample | None = None
-    _ready: Any = None
-
-    @abstractmethod
-    def _made(self, sample: Sample) -> Any:
-        """Return the bank to search, from all rows kept."""
-
-    @abstractmethod
-    def _name(self, found: set[Any], classes: NDArray[Any] | None, *, is_first: bool) -> None:
-        """Name the classes by all labels met."""
-
-    @abstractmethod
-    def _name_joined(self, joined: Self, other: Self) -> None:
-        """Name the classes of a merged detector."""
-
-    def _check_options(self) -> None:
-        super()._check_options()
-        _check_bank(self.bank, self.k)
-        if self.bank is not None:
-            check_seed(self.random_state)
-
-    @property
-    def _seed(self) -> list[int] | None:
-        # The seed itself deals the hold-out; which rows a bank keeps should not follow from that deal.
-        return None if self.random_state is None else [self.random_state, 1]
-
-    @property
-    def _searched(self) -> Any:
-        if self._ready is None:
-            if self._sample is None:
-                raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit(features, labels) first")
-            self._sample = self._sample.settled(self.bank)
-            _check_rows(self._sample.n_kept, self.k, self.bank)
-            self._ready = self._made(self._sample)
-        return self._ready
-
-    def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
-        found: set[Any] = set()
-        self._ready = None
-        self._sample = self._add(Sample(), batches, n_features, found)
-        self._name(found, classes, is_first=True)
-        self._ready = self._searched
-
-    def _add(self, sample: Sample, batches: Batches, n_features: int, found: set[Any]) -> Sample:
-        """Return the sample with all rows of these batches added, and collect the labels met."""
-        first_row = 0
-        for X, y in batches:
-            features = as_features(X)
-            self._check_width(features, n_features)
-            labels = None if y is None else as_labels(y, len(features))
-            if labels is not None:
-                found |= set(np.unique(labels).tolist())
-            for rows in chunks(len(features), rows_per_chunk(n_features)):
-                refuse_non_finite(features[rows], first_row=first_row + rows.start)
-            kept = labels if self.keeps_labels else None
-            sample = sample.add(features, kept, size=self.bank, seed=self._seed)
-            first_row += len(features)
-        return sample
-
-    def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
-        """Add a batch of rows to the bank; the threshold, if any, is forgotten.
-
-        Args:
-            X: Rows of features.
-            y: Their labels, if the classes are to have names; for every batch or for none.
-            classes: All class names, in the first call, where they are known.
-        """
-        self._check_options()
-        is_first = self._sample is None
-        with self._all_or_nothing():
-            features = as_features(X) if is_first else self._checked(X)
-            validate_data(self, X, reset=is_first, skip_check_array=True)
-            self.n_features_in_ = features.shape[1]
-            found: set[Any] = set()
-            self._sample = self._add(self._sample or Sample(), [(features, y)], self.n_features_in_, found)
-            self._name(found, None if classes is None else np.asarray(classes), is_first=is_first)
-            self._ready = None
-            self._forget_calibration()
-        return self
-
-    def merge(self, other: Self) -> Self:
-        """Return a new, uncalibrated detector with the banks of both; neither of the two changes."""
-        if type(other) is not type(self):
-            raise InputError(f"cannot merge a {type(other).__name__} into a {type(self).__name__}; merge equal kinds")
-        for part in (self, other):
-            part._require_fit()
-        if self._sample is None or other._sample is None:
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit(features, labels) first")
-        if other.n_features_in_ != self.n_features_in_:
-            raise InputError(
-                f"one fit has {self.n_features_in_} features and the other {other.n_features_in_}; merge fits of equal "
-                f"features"
-            )
-        joined: Self = clone(self)
-        joined.n_features_in_ = self.n_features_in_
-        self._sample, other._sample = self._sample.settled(self.bank), other._sample.settled(other.bank)
-        joined._sample = self._sample.merge(other._sample, size=self.bank)
-        self._name_joined(joined, other)
-        joined._ready = joined._searched
-        return joined
-
-    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        _ = self._searched  # settles the sample, and refuses one with too few rows
-        sample = self._sample or Sample()
-        part = sample.parts[0]
-        tensors = {"bank.rows": part.rows}
-        if part.draws is not None:
-            tensors["bank.draws"] = part.draws
-        return tensors, {"n_seen": sample.n_seen}
-
-    def _restored(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> Part:
-        rows = take(tensors, "bank.rows", (None, None), itemsizes=(4, 8))
-        draws = None if self.bank is None else take(tensors, "bank.draws", (len(rows),))
-        part = Part(rows, None, draws)
-        self._sample, self.n_features_in_ = Sample((part,), int(values["n_seen"])), rows.shape[1]
-        return part
-
-
 class _LabelledBank(NamedTuple):
-    """The bank of KNN and the place of each of its rows' class, if classes were named."""
+    """The bank of KNN, the place of each of its rows' class, if classes were named, and the lists its rows are in.
+
+    Lists are of the rows as they were scaled, or not, when they were made.
+    """
 
     bank: Bank
     places: NDArray[np.intp] | None
+    clusters: Clusters | None
+    is_scaled: bool
 
 
-class KNN(_BankDetector):
+class KNN(BankDetector):
     """The distance to the k-th nearest training row (Sun, Ming, Zhu and Li, ICML 2022).
 
     The score is −‖z − z₍ₖ₎‖₂, where z is the row scaled to unit length and z₍ₖ₎ the k-th nearest of the training rows,
@@ -214,8 +68,8 @@ class KNN(_BankDetector):
     """
 
     keeps_labels: ClassVar[bool] = True
+    bank_options: ClassVar[tuple[str, ...]] = ("normalize", "bank", "index", "probes")
     classes_: NDArray[Any]
-    _clusters: Clusters | None = None
 
     def __init__(
         self,
@@ -255,45 +109,57 @@ class KNN(_BankDetector):
     def _prepare(self) -> Any:
         return unit_length if self.normalize else None
 
-    def _made(self, sample: Sample) -> _LabelledBank:
-        if self.index == "clusters" and self._clusters is None:
-            order, self._clusters = cluster(sample.rows, prepare=self._prepare, random_state=self.random_state)
-            self._sample = sample = sample.ordered(order)
+    def _made(self, sample: Sample) -> tuple[Sample, _LabelledBank]:
+        clusters = self._clusters_of(sample) if self.index == "clusters" else None
+        if self.index == "clusters" and clusters is None:
+            order, clusters = cluster(sample.rows, prepare=self._prepare, random_state=self.random_state)
+            sample = sample.ordered(order)
+        return sample, self._labelled(sample, clusters)
+
+    def _clusters_of(self, sample: Sample) -> Clusters | None:
+        """Return the lists there are, if they are of these very rows under the options of now."""
+        ready = self._ready
+        if ready is None or ready.sample is not sample or ready.bank.is_scaled != self.normalize:
+            return None
+        clusters: Clusters | None = ready.bank.clusters
+        return clusters
+
+    def _labelled(self, sample: Sample, clusters: Clusters | None) -> _LabelledBank:
         rows, labels, _ = sample.parts[0]
-        bank = Bank.of(rows, self._prepare, clusters=self._clusters, probes=self.probes)
-        return _LabelledBank(bank, None if labels is None else np.searchsorted(self.classes_, labels))
+        probes = self.probes if clusters is None or self.probes is None else min(self.probes, len(clusters.centres))
+        bank = Bank.of(rows, self._prepare, clusters=clusters, probes=probes)
+        places = None if labels is None else np.searchsorted(self.classes_, labels)
+        return _LabelledBank(bank, places, clusters, self.normalize)
+
+    @property
+    def _clusters(self) -> Clusters | None:
+        clusters: Clusters | None = self._searched.clusters
+        return clusters
 
     def _name(self, found: set[Any], classes: NDArray[Any] | None, *, is_first: bool) -> None:
-        self._clusters = None  # of the rows there were before
         known = set() if is_first or not self._is_labelled else set(self.classes_.tolist())
         names = known | found | (set() if classes is None or not found else set(classes.tolist()))
-        self.classes_ = _sorted_names(names) if names else np.zeros(1, dtype=np.int64)
+        self.classes_ = np.array(sorted_names(names)) if names else np.zeros(1, dtype=np.int64)
 
     @property
     def _is_labelled(self) -> bool:
         return self._sample is not None and self._sample.parts[0].labels is not None
 
-    def merge(self, other: Self) -> Self:
-        """Return a new, uncalibrated detector with the banks of both; neither of the two changes."""
-        if isinstance(other, KNN) and other.normalize != self.normalize:
-            raise InputError("one fit has normalize=True and the other False; merge fits made with the same options")
-        return super().merge(other)
-
     def _name_joined(self, joined: Self, other: Self) -> None:
-        joined.classes_ = _sorted_names(set(self.classes_.tolist()) | set(other.classes_.tolist()))
+        joined.classes_ = np.array(sorted_names(set(self.classes_.tolist()) | set(other.classes_.tolist())))
 
     def _class_names(self, n_features: int) -> NDArray[Any]:
         return self.classes_
 
     def _scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
-        bank, places = self._searched
+        bank, places, *_ = self._searched
         distances: NDArray[np.float64] = bank.kth_distances(features, self.k, nearest)
         if nearest is not None:
             nearest[:] = 0 if places is None else places[nearest]
         return np.subtract(0.0, distances, out=distances)
 
     def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        bank, places = self._searched
+        bank, places, *_ = self._searched
         shape = (len(features), len(self.classes_))
         if places is None:
             return np.ones(shape), bank.kth_distances(features, 1)[:, np.newaxis]
@@ -313,34 +179,33 @@ class KNN(_BankDetector):
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         tensors, values = super()._state()
-        places = self._searched.places
+        _, places, clusters, _ = self._searched
         if places is not None:
             tensors["bank.places"] = places.astype(np.int64)
-        if self._clusters is not None:
-            tensors["clusters.centres"], tensors["clusters.radii"] = self._clusters.centres, self._clusters.radii
-            tensors["clusters.bounds"] = self._clusters.bounds
+        if clusters is not None:
+            tensors["clusters.centres"], tensors["clusters.radii"] = clusters.centres, clusters.radii
+            tensors["clusters.bounds"] = clusters.bounds
         return tensors, values | {"classes": self.classes_.tolist(), "is_labelled": places is not None}
 
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
-        self.classes_ = class_names(values["classes"])
+        self.classes_ = class_names(values["classes"], is_sorted=True)
         part = self._restored(tensors, values)
-        n_rows, n_features = part.rows.shape
-        if values["is_labelled"]:
-            places = take(tensors, "bank.places", (n_rows,), kind="i")
-            _refuse_outside(places, len(self.classes_), "bank.places")
-            self._sample = Sample((part._replace(labels=self.classes_[places]),), int(values["n_seen"]))
-        if self.index == "clusters":
-            centres = take(tensors, "clusters.centres", (None, n_features))
-            bounds = take(tensors, "clusters.bounds", (len(centres) + 1,), kind="i")
-            if bounds[0] != 0 or bounds[-1] != n_rows or (np.diff(bounds) < 0).any():
-                raise FileFormatError(
-                    "the file's array 'clusters.bounds' does not cut the bank; save the detector again"
-                )
-            self._clusters = Clusters(centres, take(tensors, "clusters.radii", (len(centres),)), bounds)
-        self._ready = self._searched
+        if claim(values["is_labelled"], "is_labelled"):
+            places = take(tensors, "bank.places", (len(part.rows),), kind="i")
+            is_outside = ((places < 0) | (places >= len(self.classes_))).any()
+            refuse_damaged(is_outside, "bank.places", "names classes that are not there")
+            part = part._replace(labels=self.classes_[places])
+        else:
+            refuse_damaged(len(self.classes_) != 1, "classes", "names classes, but the rows have no labels")
+        sample = Sample((part,), int(values["n_seen"]))
+        self._sample = sample
+        if self.index == "clusters" and sample.settled(self.bank) is sample:
+            bank = self._labelled(sample, _listed(tensors, part.rows, self._prepare))
+            self._ready = Ready(self._bank_options_now, sample, bank)
+        _ = self._searched
 
 
-class NNGuide(_BankDetector, HeadDetector):
+class NNGuide(BankDetector, HeadDetector):
     """Nearest-neighbour guidance of the energy (Park, Jung and Teoh, ICCV 2023).
 
     The score is G(z)·E(z), where E is the energy log Σ exp(logit) and the guidance G(z) the mean of the k largest of
@@ -363,6 +228,7 @@ class NNGuide(_BankDetector, HeadDetector):
 
     needs_head: ClassVar[bool] = True
     keeps_labels: ClassVar[bool] = False
+    bank_options: ClassVar[tuple[str, ...]] = ("head", "bank")
 
     def __init__(
         self,
@@ -381,28 +247,22 @@ class NNGuide(_BankDetector, HeadDetector):
         self.tpr = tpr
         self.random_state = random_state
 
-    def _made(self, sample: Sample) -> ProductBank:
+    def _made(self, sample: Sample) -> tuple[Sample, ProductBank]:
         rows = sample.rows
         guides = np.empty(rows.shape)
         for part in chunks(len(rows), rows_per_chunk(rows.shape[1] + self._n_logits(rows.shape[1]))):
             guides[part] = unit_length(rows[part]) * energy(self._logits(rows[part]))[:, np.newaxis]
-        return ProductBank.of(guides)
+        return sample, ProductBank.of(guides)
 
     def _add(self, sample: Sample, batches: Batches, n_features: int, found: set[Any]) -> Sample:
         self._check_head(n_features)
         return super()._add(sample, batches, n_features, found)
 
     def _name(self, found: set[Any], classes: NDArray[Any] | None, *, is_first: bool) -> None:
-        n_logits = self._n_logits(self.n_features_in_)
-        if classes is not None:
-            self._name_logits(classes.tolist(), n_logits)
-        elif is_first:
-            self._name_logits(_sorted_names(found).tolist(), n_logits)
-        else:
-            self._join_names(self.classes_.tolist(), self._labels | found, n_logits)
+        self._name_logits(found, classes, self.n_features_in_, anew=is_first)
 
     def _name_joined(self, joined: Self, other: Self) -> None:
-        joined._join_names(self.classes_.tolist(), self._labels | other._labels, len(self.classes_))
+        joined._join_names(self, other)
 
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
         guidance = self._searched.mean_largest(unit_length(features), self.k)
@@ -412,8 +272,7 @@ class NNGuide(_BankDetector, HeadDetector):
         return np.clip(scores, -largest, largest, out=scores)
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        sizes = np.abs(scores)
-        return np.asarray(FEATURE_ROUNDING * np.maximum(sizes, np.median(sizes)))
+        return feature_slack(scores)
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         tensors, values = super()._state()
@@ -424,15 +283,23 @@ class NNGuide(_BankDetector, HeadDetector):
         HeadDetector._restore(self, tensors, values)
         self._restored(tensors, values)
         self._check_head(self.n_features_in_)
-        self._ready = self._searched
+        _ = self._searched
 
 
-def _sorted_names(names: set[Any]) -> NDArray[Any]:
-    if len({isinstance(name, str) for name in names}) > 1:
-        raise InputError("some labels are whole numbers and others strings; pass labels of one kind")
-    return np.array(sorted(names))
-
-
-def _refuse_outside(places: NDArray[np.int64], n_classes: int, name: str) -> None:
-    if ((places < 0) | (places >= n_classes)).any():
-        raise FileFormatError(f"the file's array {name!r} names classes that are not there; save the detector again")
+def _listed(tensors: dict[str, NDArray[Any]], rows: NDArray[Any], prepare: Any) -> Clusters:
+    """Return the lists of a file, where they hold every row once and none of it lies outside the radius of its list."""
+    centres = take(tensors, "clusters.centres", (None, rows.shape[1]))
+    radii = take(tensors, "clusters.radii", (len(centres),))
+    bounds = take(tensors, "clusters.bounds", (len(centres) + 1,), kind="i")
+    cuts = bounds[0] == 0 and bounds[-1] == len(rows) and bool((bounds[1:] >= bounds[:-1]).all())
+    refuse_damaged(not cuts, "clusters.bounds", "does not cut the bank")
+    refuse_damaged((radii < 0.0).any(), "clusters.radii", "holds a negative radius")
+    lists = np.repeat(np.arange(len(centres)), np.diff(bounds))
+    for part in chunks(len(rows), rows_per_chunk(rows.shape[1])):
+        prepared = rows[part].astype(np.float64) if prepare is None else prepare(rows[part])
+        offsets = np.abs(prepared / 2.0 - centres[lists[part]] / 2.0)  # halves, whose difference is within float64
+        sizes = np.maximum(offsets.max(axis=1), np.finfo(np.float64).tiny)
+        offsets /= sizes[:, np.newaxis]
+        is_outside = sizes * np.sqrt(np.vecdot(offsets, offsets)) > radii[lists[part]] / 2.0
+        refuse_damaged(is_outside.any(), "clusters.radii", "leaves rows outside their list")
+    return Clusters(centres, radii, bounds)

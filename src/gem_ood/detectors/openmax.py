@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from gem_ood.detectors.base import Batches
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import FEATURE_ROUNDING, HeadDetector, names_found
-from gem_ood.detectors.packing import take
+from gem_ood.detectors.head_reading import HeadDetector, feature_slack
+from gem_ood.detectors.naming import names_found
+from gem_ood.detectors.packing import refuse_damaged, take
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.features import is_count
 from gem_ood.scores.openmax import DISTANCES, ActivationModel, ClassMeans, fit_weibull, openmax
@@ -19,6 +20,12 @@ __all__ = ["OpenMax"]
 
 #: Distances are kept until this many wait, then all but the largest of each class are dropped.
 ROWS_WAITING = 1 << 17
+
+#: How far rounding may bring the log of a Weibull scale below the smallest it can be, 0.
+SCALE_ROUNDING = 1e-9
+
+#: How far rounding may move the mean logits of many rows, relative to the largest of them.
+MEAN_ROUNDING = 1e-9
 
 
 class OpenMax(HeadDetector):
@@ -57,6 +64,7 @@ class OpenMax(HeadDetector):
     """
 
     _model: ActivationModel
+    _distance: str  # that of the model, whatever the option says after the fit
 
     def __init__(
         self,
@@ -94,7 +102,8 @@ class OpenMax(HeadDetector):
         self._check_head(n_features)
         n_logits = self._n_logits(n_features)
         names = names_found(batches) if classes is None else classes
-        centres = ClassMeans(self._means(batches, n_features, names), distance=self.distance)
+        found: set[Any] = set()
+        centres = ClassMeans(self._means(batches, n_features, names, found), distance=self.distance)
         tails = _Tails(n_logits, int(self.tail_size))
         for logits, places in self._correct(batches, n_features, names):
             tails.add(places, centres.distances(logits, places[:, np.newaxis])[:, 0])
@@ -107,13 +116,15 @@ class OpenMax(HeadDetector):
                 "no class has two correctly classified rows at different distances from their mean; pass more rows, or "
                 "labels and logits in the same order"
             )
-        self._name_logits([] if names is None else names.tolist(), n_logits)
-        self._model = ActivationModel(centres, smallest, shapes, log_scales)
+        self._name_logits(found, classes, n_features, anew=True)
+        self._model, self._distance = ActivationModel(centres, smallest, shapes, log_scales), self.distance
 
-    def _means(self, batches: Batches, n_features: int, names: NDArray[Any] | None) -> NDArray[np.float64]:
+    def _means(
+        self, batches: Batches, n_features: int, names: NDArray[Any] | None, found: set[Any]
+    ) -> NDArray[np.float64]:
         n_logits = self._n_logits(n_features)
         sums, counts = np.zeros((n_logits, n_logits)), np.zeros(n_logits)
-        for logits, places in self._correct(batches, n_features, names):
+        for logits, places in self._correct(batches, n_features, names, found):
             with np.errstate(over="ignore"):
                 sums += class_sums(logits, places, n_logits)
             counts += np.bincount(places, minlength=n_logits)
@@ -122,21 +133,20 @@ class OpenMax(HeadDetector):
         return sums / np.maximum(counts, 1.0)[:, np.newaxis]
 
     def _correct(
-        self, batches: Batches, n_features: int, names: NDArray[Any] | None
+        self, batches: Batches, n_features: int, names: NDArray[Any] | None, found: set[Any] | None = None
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.intp]]]:
         """Yield the logits of correctly classified rows and the places of their classes."""
-        for part in self._parts(batches, n_features, names):
-            if part.places is None:
+        for chunk in self._chunks(batches, n_features, names, found):
+            if chunk.places is None:
                 continue
-            is_correct = part.logits.argmax(axis=1) == part.places
-            yield part.logits[is_correct].astype(np.float64, copy=False), part.places[is_correct]
+            is_correct = chunk.logits.argmax(axis=1) == chunk.places
+            yield chunk.logits[is_correct].astype(np.float64, copy=False), chunk.places[is_correct]
 
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
         return openmax(logits, model=self._model, alpha=self.alpha)
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        sizes = np.abs(scores)
-        return np.asarray(FEATURE_ROUNDING * np.maximum(sizes, np.median(sizes)))
+        return feature_slack(scores)
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         tensors, values = super()._state()
@@ -146,16 +156,24 @@ class OpenMax(HeadDetector):
             "openmax.smallest": model.smallest,
             "openmax.shapes": model.shapes,
             "openmax.log_scales": model.log_scales,
-        }, values
+        }, values | {"distance": self._distance}
 
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         super()._restore(tensors, values)
         n_logits = len(self.classes_)
         per_class = [take(tensors, f"openmax.{name}", (n_logits,)) for name in ("smallest", "shapes", "log_scales")]
-        if (per_class[1] < 0.0).any():
-            raise FileFormatError("a Weibull shape of the file is negative; save the detector again")
+        smallest, shapes, log_scales = per_class
+        refuse_damaged((smallest < 0.0).any(), "openmax.smallest", "holds a negative distance")
+        if (shapes < 0.0).any() or not shapes.any():
+            raise FileFormatError("a Weibull shape of the file is negative, or all are zero; save the detector again")
+        # The scale lies among the distances that were fitted, and the smallest of these is moved to the log of 1.
+        refuse_damaged((log_scales < -SCALE_ROUNDING).any(), "openmax.log_scales", "holds no Weibull scales")
         means = take(tensors, "openmax.means", (n_logits, n_logits))
-        self._model = ActivationModel(ClassMeans(means, distance=self.distance), *per_class)
+        # The mean is one of rows whose largest logit is that of the class.
+        own = np.diag(means) + MEAN_ROUNDING * np.abs(means).max(axis=1)
+        refuse_damaged((means.max(axis=1) > own).any(), "openmax.means", "holds no means of rows classified correctly")
+        self._distance = values.get("distance", self.distance)  # older files hold the option only
+        self._model = ActivationModel(ClassMeans(means, distance=self._distance), *per_class)
 
 
 class _Tails:

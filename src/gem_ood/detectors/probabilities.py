@@ -3,13 +3,14 @@
 X is features where a `head` is given, and logits where it is not. Only KLMatching learns from the rows.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import LogitDetector, Part, SummedDetector
+from gem_ood.detectors.head_reading import Chunk, LogitDetector, SummedDetector
+from gem_ood.detectors.packing import refuse_damaged, take_counts
 from gem_ood.errors import InputError
 from gem_ood.features import chunks, rows_per_chunk
 from gem_ood.scores import check_temperature, softmax
@@ -32,6 +33,9 @@ __all__ = ["GEN", "MOS", "Entropy", "JointEnergy", "KLMatching"]
 
 #: How far rounding may move a divergence near zero: it is a difference of two terms of up to log k.
 DIVERGENCE_ROUNDING = 1e-13
+
+#: How far rounding may bring the sum of a row's probabilities away from one.
+PROBABILITY_ROUNDING = 1e-9
 
 
 class JointEnergy(LogitDetector):
@@ -257,6 +261,8 @@ class KLMatching(SummedDetector):
     array([-0.   , -0.593])
     """
 
+    sums_by_logit: ClassVar[bool] = True
+
     def __init__(
         self,
         *,
@@ -270,9 +276,9 @@ class KLMatching(SummedDetector):
         self.tpr = tpr
         self.random_state = random_state
 
-    def _terms(self, part: Part) -> dict[str, NDArray[np.float64]]:
-        probabilities = softmax(part.logits)
-        predicted, n_classes = part.logits.argmax(axis=1), part.logits.shape[1]
+    def _terms(self, chunk: Chunk) -> dict[str, NDArray[np.float64]]:
+        probabilities = softmax(chunk.logits)
+        predicted, n_classes = chunk.logits.argmax(axis=1), chunk.logits.shape[1]
         return {
             "probabilities": class_sums(probabilities, predicted, n_classes),
             "counts": np.bincount(predicted, minlength=n_classes).astype(np.float64),
@@ -286,3 +292,14 @@ class KLMatching(SummedDetector):
 
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
         return kl_matching(logits, log_templates=self._learned)
+
+    def _unpack_sums(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+        sums = super()._unpack_sums(tensors)
+        probabilities, counts = sums["probabilities"], take_counts(tensors, "sums.counts", len(sums["counts"]))
+        off = np.abs(probabilities.sum(axis=1) - counts)
+        is_sound = (probabilities >= 0.0).all() and (off <= PROBABILITY_ROUNDING * counts).all()
+        # Each row adds to the sums of the class that it finds likeliest, so that class has the largest share of them.
+        own = np.diag(probabilities) * (1.0 + PROBABILITY_ROUNDING)
+        is_own = (probabilities <= own[:, np.newaxis]).all()
+        refuse_damaged(not (is_sound and is_own), "sums.probabilities", "holds no probabilities of so many rows")
+        return sums

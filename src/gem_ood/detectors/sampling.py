@@ -76,6 +76,8 @@ class Sample:
 
     def settled(self, size: Size) -> "Sample":
         """Return the sample as one part, with no more rows than are wanted."""
+        if size is not None and any(part.draws is None for part in self.parts):
+            raise InputError(f"all rows were kept, so no sample of size {size!r} can be drawn; fit again to draw one")
         if len(self.parts) == 1 and (size is None or len(_smallest(self.parts[0].draws, size)) == self.n_kept):
             return self
         columns = [list(column) for column in zip(*self.parts, strict=True)]

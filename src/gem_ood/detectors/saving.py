@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from gem_ood import storage
 from gem_ood.detectors.base import Detector
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.packing import take
+from gem_ood.detectors.head_reading import HeadDetector
+from gem_ood.detectors.packing import class_names, number, refuse_damaged, take, whole
 from gem_ood.detectors.registry import detector_class, name_of
-from gem_ood.errors import FileFormatError, InputError, NotFittedError
+from gem_ood.errors import FileFormatError, NotFittedError
+from gem_ood.features import is_count, is_share
 from gem_ood.thresholds import Threshold
 
 __all__ = ["load", "pack", "save", "unpack"]
@@ -63,24 +65,33 @@ def unpack(tensors: dict[str, NDArray[Any]], header: dict[str, Any], *, name: st
         return _rebuild(tensors, header)
     except FileFormatError as error:
         raise FileFormatError(f"{name}: {error}") from error
-    except (InputError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise FileFormatError(f"{name} does not hold a whole detector ({error!r}); save it again") from error
 
 
 def _rebuild(tensors: dict[str, NDArray[Any]], header: dict[str, Any]) -> Detector:
     detector = _unpack_options(header, "option", tensors)
     detector._check_options()
+    _refuse_unnamed(detector, tensors)
+    n_features = whole(header["n_features"], "n_features", least=1)
     detector._restore(tensors, header["state"])
-    n_features = int(header["n_features"])
     if getattr(detector, "n_features_in_", n_features) != n_features:
         raise FileFormatError(
             "the header and the arrays disagree about the number of features; save the detector again"
         )
     detector.n_features_in_ = n_features
-    if header["feature_names"]:
-        detector.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+    if isinstance(detector, HeadDetector):
+        _check_names(detector, header["state"]["labels"])
+    priors = getattr(detector, "priors", "uniform")
+    is_one_per_class = isinstance(priors, np.ndarray) and len(priors) == len(detector.classes_)
+    refuse_damaged(not isinstance(priors, str) and not is_one_per_class, "priors", "is not one weight per class")
+    columns = header["feature_names"]
+    if columns != []:
+        are_names = isinstance(columns, list) and all(isinstance(name, str) for name in columns)
+        refuse_damaged(not are_names or len(columns) != n_features, "feature_names", "does not name every feature once")
+        detector.feature_names_in_ = np.array(columns, dtype=object)
     if header["threshold"] is not None:
-        threshold = Threshold(**header["threshold"])
+        threshold = _checked_threshold(Threshold(**header["threshold"]))
         scores = tensors.get("calibration.scores")
         if scores is None or not _fits(threshold, scores):
             raise FileFormatError("the calibration scores are missing or damaged; calibrate and save again")
@@ -89,7 +100,44 @@ def _rebuild(tensors: dict[str, NDArray[Any]], header: dict[str, Any]) -> Detect
     return detector
 
 
+def _check_names(detector: HeadDetector, labels: list[Any]) -> None:
+    n_names, n_logits = len(detector.classes_), detector._n_logits(detector.n_features_in_)
+    refuse_damaged(n_names != n_logits, "classes", f"has {n_names} names for {n_logits} logits")
+    if labels != []:
+        class_names(labels)  # refuses what is none
+
+
+def _checked_threshold(threshold: Threshold) -> Threshold:
+    number(threshold.tpr, "threshold.tpr", least=0.0, most=1.0)
+    if threshold.confidence is not None:
+        number(threshold.confidence, "threshold.confidence", least=0.0, most=1.0)
+    methods = ("quantile", "conformal") if threshold.confidence is None else ("pac",)
+    refuse_damaged(threshold.method not in methods, "threshold.method", f"is {threshold.method!r}")
+    refuse_damaged(not isinstance(threshold.value, float), "threshold.value", f"is {threshold.value!r}")
+    return threshold
+
+
+def _check_kinds(detector: Detector) -> None:
+    """Raise unless the options that every detector has, and `_check_options` leaves to `fit`, are of their kind."""
+    share, seed = detector.calibration, detector.random_state
+    refuse_damaged(not (share is None or is_share(share)), "calibration", f"is {share!r} and no share")
+    refuse_damaged(not (seed is None or is_count(seed, least=0)), "random_state", f"is {seed!r} and no seed")
+
+
+def _refuse_unnamed(detector: Detector, tensors: dict[str, NDArray[Any]]) -> None:
+    """Raise if the file has an array that is none of the options.
+
+    A head that the header does not name would turn a detector of features into one of logits.
+    """
+    named: dict[str, NDArray[Any]] = {}
+    _pack_options(detector, "option", named)
+    unnamed = {name for name in tensors if name.startswith("option.")} - set(named)
+    refuse_damaged(unnamed, "options", f"names no use for the array {min(unnamed, default='')!r}")
+
+
 def _fits(threshold: Threshold, scores: NDArray[Any]) -> bool:
+    if not is_count(threshold.n_rows) or not is_count(threshold.order):
+        return False
     if scores.shape != (threshold.n_rows,) or scores.dtype != np.float64 or np.isnan(scores).any():
         return False
     is_sorted = bool((scores[1:] >= scores[:-1]).all())
@@ -104,7 +152,9 @@ def _pack_options(detector: Detector, place: str, tensors: dict[str, NDArray[Any
 def _unpack_options(header: dict[str, Any], place: str, tensors: dict[str, NDArray[Any]]) -> Detector:
     """Return an unfitted detector with the options that were packed."""
     options = {name: _unpack_option(f"{place}.{name}", value, tensors) for name, value in header["options"].items()}
-    return detector_class(header["detector"])(**options)
+    detector = detector_class(header["detector"])(**options)
+    _check_kinds(detector)
+    return detector
 
 
 def _pack_option(place: str, value: Any, tensors: dict[str, NDArray[Any]]) -> Any:

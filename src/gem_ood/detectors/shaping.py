@@ -13,10 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.detectors.base import Batches
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import FEATURE_ROUNDING, HeadDetector, LogitDetector, Part, SummedDetector
-from gem_ood.detectors.packing import take
-from gem_ood.errors import FileFormatError
-from gem_ood.quantiles import count_values, exact_quantile, pack_counts, quantile, unpack_counts
+from gem_ood.detectors.head_reading import Chunk, LogitDetector, SummedDetector, feature_slack
+from gem_ood.detectors.packing import number, refuse_damaged, take, take_counts
+from gem_ood.quantiles import RELATIVE_ERROR, count_values, exact_quantile, pack_counts, quantile, unpack_counts
 from gem_ood.scores import energy
 from gem_ood.scores.shaping import (
     AshVariant,
@@ -33,6 +32,9 @@ __all__ = ["ASH", "DICE", "SCALE", "ReAct"]
 #: What ASH removes on ImageNet in its paper.
 PAPER_SHARES: dict[AshVariant, float] = {"s": 0.9, "b": 0.65, "p": 0.6}
 
+#: Activations of less than this size are counted as zeros.
+SMALLEST_BINNED = 2.0**-63
+
 
 class ReAct(SummedDetector):
     """The energy of rectified activations (Sun, Guo and Li, NeurIPS 2021).
@@ -42,7 +44,8 @@ class ReAct(SummedDetector):
     fit.
 
     `fit` and `fit_batches` find the quantile exactly, as NumPy's linear one, in about three passes over the rows and
-    bounded memory. `partial_fit` and `merge` read each row once and are within 2⁻¹¹ (0.05 %) of it.
+    bounded memory. `partial_fit` and `merge` read each row once and are within 2⁻¹¹ (0.05 %) of it, and so is a `share`
+    that is changed after the fit.
 
     Args:
         head: The classifier's last layer; X is the features it reads.
@@ -59,6 +62,7 @@ class ReAct(SummedDetector):
     """
 
     needs_head: ClassVar[bool] = True
+    settling_options: ClassVar[tuple[str, ...]] = ("share",)
 
     def __init__(
         self,
@@ -81,40 +85,44 @@ class ReAct(SummedDetector):
         clip: float = self._learned
         return clip
 
-    @property
-    def _counts(self) -> NDArray[np.float64]:
-        return (self._sums or {})["activations"]
-
     def _check_options(self) -> None:
         super()._check_options()
         check_share(self.share)
 
-    def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
-        self._check_head(n_features)
-        self._sums = None
-        found = self._add_batches(batches, n_features, classes)
-        self._name_logits(sorted(found) if classes is None else classes.tolist(), self._n_logits(n_features))
-        self._settled = exact_quantile(_Rows(batches), self._counts, float(self.share))
-
-    def _terms(self, part: Part) -> dict[str, NDArray[np.float64]]:
-        return {"activations": count_values(part.features)}
+    def _terms(self, chunk: Chunk) -> dict[str, NDArray[np.float64]]:
+        return {"activations": count_values(chunk.features)}
 
     def _settle(self, sums: dict[str, NDArray[np.float64]]) -> float:
         return quantile(sums["activations"], float(self.share))
 
+    def _settle_fit(self, batches: Batches, sums: dict[str, NDArray[np.float64]]) -> float:
+        return exact_quantile(_Rows(batches), sums["activations"], float(self.share))
+
+    def _settle_loaded(self, sums: dict[str, NDArray[np.float64]], values: dict[str, Any]) -> float:
+        clip, counts = number(values["clip"], "clip"), sums["activations"]
+        if counts[0] or counts[-1]:  # activations so large that only their number is known
+            return clip
+        least, most = quantile(counts, 0.0), quantile(counts, 1.0)
+        slack = 2.0 * RELATIVE_ERROR * max(abs(least), abs(most)) + SMALLEST_BINNED
+        is_within = least - slack <= clip <= most + slack
+        refuse_damaged(not is_within, "clip", f"is {clip}, which is no quantile of the activations")
+        return clip
+
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
         return energy(self._logits(clip_activations(features, self.clip_)))
 
-    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        tensors, values = HeadDetector._state(self)
-        return tensors | {"activations": pack_counts(self._counts)}, values | {"clip": self.clip_}
+    def _pack_sums(self, sums: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[Any]]:
+        return {"activations": pack_counts(sums["activations"])}  # of half a million bins few are not empty
 
-    def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
-        HeadDetector._restore(self, tensors, values)
-        self._sums = {"activations": unpack_counts(take(tensors, "activations", (None,), kind="i"))}
-        self._settled = float(values["clip"])
-        if not np.isfinite(self._settled):
-            raise FileFormatError(f"the file's clip is {self._settled}; save the detector again")
+    def _unpack_sums(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+        counts = unpack_counts(take(tensors, "activations", (None,), kind="i"))
+        assert self.head is not None  # `_check_options` has seen to it
+        refuse_damaged(counts.sum() % self.head.n_features, "activations", "is not of whole rows")
+        return {"activations": counts}
+
+    def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        tensors, values = super()._state()
+        return tensors, values | {"clip": self.clip_}
 
 
 class _Rows:
@@ -142,8 +150,7 @@ class _RowShaping(LogitDetector):
         check_share(self._share)
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        sizes = np.abs(scores)  # sharpening multiplies the rounding of terms that cancel
-        return np.asarray(FEATURE_ROUNDING * np.maximum(sizes, np.median(sizes)))
+        return feature_slack(scores)  # sharpening multiplies the rounding of terms that cancel
 
 
 class ASH(_RowShaping):
@@ -274,6 +281,7 @@ class DICE(SummedDetector):
     """
 
     needs_head: ClassVar[bool] = True
+    settling_options: ClassVar[tuple[str, ...]] = ("head", "share")
 
     def __init__(
         self,
@@ -306,10 +314,10 @@ class DICE(SummedDetector):
         super()._check_options()
         check_share(self.share)
 
-    def _terms(self, part: Part) -> dict[str, NDArray[np.float64]]:
+    def _terms(self, chunk: Chunk) -> dict[str, NDArray[np.float64]]:
         with np.errstate(over="ignore", invalid="ignore"):  # a sum that overflows is refused when the mask is made
-            total: NDArray[np.float64] = part.features.sum(axis=0, dtype=np.float64)
-        return {"activations": total, "rows": np.array([len(part.features)], dtype=np.float64)}
+            total: NDArray[np.float64] = chunk.features.sum(axis=0, dtype=np.float64)
+        return {"activations": total, "rows": np.array([len(chunk.features)], dtype=np.float64)}
 
     def _settle(self, sums: dict[str, NDArray[np.float64]]) -> _Sparse:
         assert self.head is not None  # `_check_options` has seen to it
@@ -320,3 +328,7 @@ class DICE(SummedDetector):
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
         sparse: _Sparse = self._learned
         return energy(sparse.head.logits(features))
+
+    def _unpack_sums(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
+        take_counts(tensors, "sums.rows", 1)
+        return super()._unpack_sums(tensors)

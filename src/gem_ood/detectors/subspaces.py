@@ -7,15 +7,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from gem_ood.detectors.base import Batches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector
-from gem_ood.detectors.packing import pack_statistics, take, unpack_statistics
+from gem_ood.detectors.naming import labels_met
+from gem_ood.detectors.packing import claim, number, pack_statistics, refuse_damaged, take, unpack_statistics
 from gem_ood.errors import InputError, NotFittedError
-from gem_ood.features import as_features, as_labels, is_count
+from gem_ood.features import as_features, is_count
 from gem_ood.gaussians import Accumulator, Statistics, merge
 from gem_ood.scores.subspaces import ResidualSpace, residual, residual_space, virtual_logit
 
@@ -24,6 +24,9 @@ __all__ = ["Residual", "ViM"]
 #: By how much the length of a residual may move between batches of different size, relative to the usual length of a
 #: whole row.
 RESIDUAL_ROUNDING = 1e-12
+
+#: How far rounding may bring the products of residual directions away from 1 and 0.
+BASIS_ROUNDING = 1e-8
 
 
 def _is_dimension(value: object) -> bool:
@@ -86,8 +89,7 @@ class _SubspaceDetector(HeadDetector):
             features = as_features(X)
             self._check_width(features, n_features)
             accumulator.add(features)
-            if y is not None:
-                found |= set(np.unique(as_labels(y, len(features))).tolist())
+            found |= labels_met(y, len(features))
         return accumulator.statistics(), found
 
     def _make_space(self, statistics: Statistics) -> None:
@@ -107,8 +109,11 @@ class _SubspaceDetector(HeadDetector):
         origin = take(tensors, "space.origin", (None,))
         self._check_head(len(origin))
         basis = take(tensors, "space.basis", (len(origin), None))
-        self._space = ResidualSpace(origin, basis, holds_all=bool(values["holds_all"]))
-        self._usual_length = float(values["usual_length"])
+        products = basis.T @ basis
+        is_orthonormal = products.size > 0 and np.abs(products - np.eye(len(products))).max() <= BASIS_ROUNDING
+        refuse_damaged(not is_orthonormal, "space.basis", "holds no orthonormal directions")
+        self._space = ResidualSpace(origin, basis, holds_all=claim(values["holds_all"], "holds_all"))
+        self._usual_length = number(values["usual_length"], "usual_length", least=0.0)
         self.n_features_in_ = len(origin)
 
 
@@ -161,9 +166,9 @@ class ViM(_SubspaceDetector):
         statistics, found = self._collect(batches, n_features)
         self._make_space(statistics)
         largest = lengths = 0.0
-        for part in self._parts(batches, n_features):
-            largest += float(part.logits.max(axis=1).sum())
-            lengths += float(self.space_.norms(part.features).sum())
+        for chunk in self._chunks(batches, n_features):
+            largest += float(chunk.logits.max(axis=1).sum())
+            lengths += float(self.space_.norms(chunk.features).sum())
         if self.space_.holds_all or not lengths > 0.0:
             raise InputError(
                 f"the {statistics.n_rows} rows lie within {dimension} principal dimensions, so they leave no residual "
@@ -175,7 +180,7 @@ class ViM(_SubspaceDetector):
                 f"needed to scale the residual by; check the head, or use Residual, which does not read the logits"
             )
         self.alpha_ = largest / lengths
-        self._name_logits(sorted(found) if classes is None else classes.tolist(), self._n_logits(n_features))
+        self._name_logits(found, classes, n_features, anew=True)
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         return RESIDUAL_ROUNDING * np.maximum(np.abs(scores), self.alpha_ * self._usual_length)
@@ -189,7 +194,9 @@ class ViM(_SubspaceDetector):
 
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         super()._restore(tensors, values)
-        self.alpha_ = float(values["alpha"])
+        self.alpha_ = number(values["alpha"], "alpha")
+        refuse_damaged(self.alpha_ <= 0.0, "alpha", f"is {self.alpha_} and does not scale a residual")
+        refuse_damaged(self.space_.holds_all, "holds_all", "leaves no residual")
 
 
 class Residual(_SubspaceDetector):
@@ -253,7 +260,7 @@ class Residual(_SubspaceDetector):
         self._statistics, found = self._collect(batches, n_features)
         self._accumulator = None
         self._make_space(self._statistics)
-        self._name_logits(sorted(found) if classes is None else classes.tolist(), self._n_logits(n_features))
+        self._name_logits(found, classes, n_features, anew=True)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
         """Add a batch of rows to what was learned; the threshold, if any, is forgotten.
@@ -265,18 +272,13 @@ class Residual(_SubspaceDetector):
         """
         self._check_options()
         is_first = "n_features_in_" not in self.__dict__
-        seen, in_order = (set(), []) if is_first else (self._labels, self.classes_.tolist())
         with self._all_or_nothing():
             features = as_features(X) if is_first else self._checked(X)
             validate_data(self, X, reset=is_first, skip_check_array=True)
             self.n_features_in_ = features.shape[1]
             self._check_head(self.n_features_in_)
             self._principal_dimension(self.n_features_in_)
-            found = set() if y is None else set(np.unique(as_labels(y, len(features))).tolist())
-            if classes is not None:
-                self._name_logits(np.asarray(classes).tolist(), self._n_logits(self.n_features_in_))
-            else:
-                self._join_names(in_order, found | seen, self._n_logits(self.n_features_in_))
+            self._name_logits(labels_met(y, len(features)), classes, self.n_features_in_, anew=is_first)
             accumulator = self._accumulator
             if accumulator is None:
                 accumulator = (
@@ -289,12 +291,10 @@ class Residual(_SubspaceDetector):
 
     def merge(self, other: Self) -> Self:
         """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
-        self._mergeable(other)
-        joined: Self = clone(self)
-        joined.n_features_in_ = self.n_features_in_
+        joined = self._merged(other)
         joined._statistics = merge(self.statistics_, other.statistics_)
         joined._make_space(joined._statistics)
-        joined._join_names(self.classes_.tolist(), self._labels | other._labels, len(self.classes_))
+        joined._join_names(self, other)
         return joined
 
     def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -311,5 +311,6 @@ class Residual(_SubspaceDetector):
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         super()._restore(tensors, values)
         statistics = unpack_statistics(tensors, values["statistics"])
+        refuse_damaged(len(statistics.classes) != 1, "statistics", "is not of all rows together")
         self._check_width(statistics.means, self.n_features_in_)
         self._statistics = statistics

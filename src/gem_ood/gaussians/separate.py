@@ -205,8 +205,8 @@ class SeparateGaussians:
             statistics: What one pass over the rows left of each class.
             covariance: `"empirical"` (divisor: the rows of the class), `"oas"`, `"ledoit-wolf"`, or a shrinkage share
                 in [0, 1], of each class by itself; or `"pooled"`: with S_k the scatter and n_k the rows of a class,
-                (S_k + ν Σ) / (n_k + ν) for the tied covariance Σ of rank r and ν = r + 2, the mode under an
-                inverse-Wishart prior that is worth ν rows. It needs no class to have many rows or full rank.
+                (S_k + ν Σ) / (n_k + ν) for the tied covariance Σ of rank r: as if each class had ν = r + 2 rows more,
+                of the tied covariance. It needs no class to have many rows or full rank.
             priors: `"uniform"`, `"empirical"` (class frequencies), or one weight per declared class.
 
         Raises:
@@ -391,5 +391,6 @@ def _refuse_too_many(n_classes: int, n_features: int) -> None:
     if n_classes * n_features**2 > MOST_NUMBERS:
         raise InputError(
             f"the covariances of {n_classes} classes of {n_features} features are {n_classes * n_features**2:.1e} "
-            f"numbers, more than {MOST_NUMBERS:.1e}; use a tied covariance, as GEM does, or fewer features"
+            f"numbers, more than {MOST_NUMBERS:.1e}; use a tied covariance, as GEM does (recommended: "
+            f"class_shapes=False), or fewer features"
         )

@@ -1,5 +1,7 @@
 """Scores of a classifier's logits: MSP, MaxLogit and Energy. Higher = more in-distribution."""
 
+from numbers import Real
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -51,13 +53,14 @@ def softmax(logits: ArrayLike) -> NDArray[np.float64]:
     return np.exp(scaled, out=scaled)
 
 
-def check_temperature(temperature: float) -> None:
+def check_temperature(temperature: object) -> None:
     """Raise if this is no temperature.
 
     >>> check_temperature(1.0)
     """
-    if not temperature > 0.0 or not np.isfinite(temperature):
-        raise InputError(f"temperature is {temperature}; pass a positive number, 1.0 for none")
+    is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+    if not (is_number and 0.0 < float(temperature) < np.inf):  # type: ignore[arg-type]
+        raise InputError(f"temperature is {temperature!r}; pass a positive number, 1.0 for none")
 
 
 def _scaled(logits: ArrayLike, temperature: float) -> NDArray[np.float64]:

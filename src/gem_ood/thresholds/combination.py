@@ -25,6 +25,9 @@ SMALL_P = 1e-9
 #: The tail beyond the reference is measured by the depth of its lowest rows: this share of them.
 TAIL_SHARE = 0.05
 
+#: Half of what float64 holds.
+LARGEST_SCALE = 0.5 * float(np.finfo(np.float64).max)
+
 
 def join_log_p_values(log_p: ArrayLike, method: Joining = "fisher") -> NDArray[np.float64]:
     """Return one number per row from the logs of its p-values, n × parts; higher = larger p-values.
@@ -77,8 +80,9 @@ def log_p_values(reference: ArrayLike, scores: ArrayLike, *, assume_sorted: bool
     logs: NDArray[np.float64] = np.log((1.0 + at_or_below) / (len(ordered) + 1.0))
     is_beyond = values < ordered[0]
     if is_beyond.any():
-        with np.errstate(over="ignore"):
-            logs[is_beyond] -= np.log1p((ordered[0] - values[is_beyond]) / _tail_scale(ordered))
+        scale = _tail_scale(ordered)
+        with np.errstate(over="ignore"):  # halves first: a difference of two numbers may lie beyond float64
+            logs[is_beyond] -= np.log1p(2.0 * ((0.5 * ordered[0] - 0.5 * values[is_beyond]) / scale))
     return logs
 
 
@@ -87,11 +91,13 @@ def _tail_scale(ordered: NDArray[np.float64]) -> float:
     finite = ordered[np.isfinite(ordered)]
     n_tail = max(1, int(TAIL_SHARE * len(finite)))
     if len(finite) > n_tail:
-        scale = float(np.mean(finite[n_tail] - finite[:n_tail]))
+        with np.errstate(over="ignore"):
+            scale = float(np.mean(finite[n_tail] - finite[:n_tail]))
         if scale > 0.0:
-            return scale
-    spread = float(finite[-1] - finite[0]) if len(finite) else 0.0
-    return spread if spread > 0.0 else 1.0
+            return min(scale, LARGEST_SCALE)
+    with np.errstate(over="ignore"):
+        spread = float(finite[-1] - finite[0]) if len(finite) else 0.0
+    return min(spread, LARGEST_SCALE) if spread > 0.0 else 1.0
 
 
 def _cauchy(log_p: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -183,8 +183,8 @@ class _Graph(nn.Module):
         self.training = False
         if not self.judge.scorer.is_differentiable:
             raise InputError(
-                f"a {type(guard.detector).__name__} has no form that ONNX knows; export one of GEM, Mahalanobis, MSP, "
-                f"MaxLogit and Energy"
+                f"a {type(guard.detector).__name__} has no form that ONNX knows; export one of GEM, Mahalanobis, "
+                f"RelativeMahalanobis, MSP, MaxLogit and Energy"
             )
         self._marked = tuple(place for place in range(len(inputs.tensors)) if self._suffers_nan(place))
 

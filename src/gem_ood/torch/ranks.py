@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gem_ood.detectors import Detector, GaussianDetector, LogitDetector
+from gem_ood.detectors import Combine, Detector, GaussianDetector, LogitDetector
 from gem_ood.errors import InputError
 from gem_ood.gaussians import Statistics
 from gem_ood.torch.distributed import agree_on_width, all_reduce, gather_scores, together
@@ -87,6 +87,6 @@ def gathered(own: Scored, detector: Detector) -> Scored:
     scores, rounding = gather_scores(own.scores.ravel()), gather_scores(own.rounding)
     if len(scores) == 0:
         raise InputError(NO_BATCH)
-    if len(scores) > len(rounding):  # one score per row and part of a combination
+    if isinstance(detector, Combine):  # one score per row and part
         scores = scores.reshape(len(rounding), -1)
     return Scored(scores, rounding, n_columns)
