@@ -189,3 +189,10 @@ def test_the_density_on_the_support_integrates_to_one():
     along = np.linspace(-30, 30, 20001)[:, np.newaxis] * np.array([[1.0, 1.0]]) / np.sqrt(2.0)
     density = np.exp(gaussian.log_density(along))
     assert np.trapezoid(density, dx=60 / 20000) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_oas_has_no_unit():
+    rows = np.random.default_rng(0).normal(size=(50, 4)) * [1.0, 2.0, 3.0, 4.0]
+    share = tied_covariance(collect(rows), "oas")[1]
+    for scale in (1e-80, 1e140):
+        assert tied_covariance(collect(scale * rows), "oas")[1] == pytest.approx(share, rel=1e-9)

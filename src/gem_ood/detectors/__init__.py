@@ -13,7 +13,7 @@ from gem_ood.detectors.combining import Combine
 from gem_ood.detectors.gaussian import GEM, Mahalanobis, RelativeMahalanobis
 from gem_ood.detectors.gaussian_base import GaussianDetector
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import HeadDetector, LogitDetector, SummedDetector
+from gem_ood.detectors.head_reading import HeadDetector, LogitDetector
 from gem_ood.detectors.logits import MSP, Energy, MaxLogit
 from gem_ood.detectors.neighbors import KNN, NNGuide
 from gem_ood.detectors.openmax import OpenMax
@@ -23,6 +23,7 @@ from gem_ood.detectors.results import Explanation, Verdicts
 from gem_ood.detectors.saving import load
 from gem_ood.detectors.shaping import ASH, DICE, SCALE, ReAct
 from gem_ood.detectors.subspaces import Residual, ViM
+from gem_ood.detectors.summing import SummedDetector
 
 __all__ = [
     "ASH",

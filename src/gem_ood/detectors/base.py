@@ -5,9 +5,8 @@ A subclass says how rows are scored (`_scores`), how they are explained (`_expla
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from os import PathLike
 from typing import Any, Self
 
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils.validation import validate_data
 
+from gem_ood.detectors.batches import Batches, OpenedBatches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.holdout import HoldOut
 from gem_ood.detectors.results import Explanation, Verdicts
@@ -23,7 +23,7 @@ from gem_ood.errors import InputError, NotCalibratedError, NotFittedError
 from gem_ood.features import as_features, as_labels, as_scores
 from gem_ood.thresholds import Threshold, as_probability, benjamini_hochberg, choose_threshold, conformal_p_values
 
-__all__ = ["Batches", "Detector"]
+__all__ = ["Detector"]
 
 #: Scores of logits are computed in float64, a few operations from the logits.
 LOGIT_ROUNDING = 1e-12
@@ -34,8 +34,6 @@ MERGED_OPTIONS = ("head", "normalize", "bank")
 
 #: Options that are either True or False, whichever detector has them.
 FLAGS = ("normalize", "relative")
-
-Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
 
 
 class Detector(OutlierMixin, BaseEstimator, ABC):
@@ -132,7 +130,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         if isinstance(batches, Iterator):
             raise InputError("batches is an iterator that can be read only once; pass a list or another re-iterable")
         self._check_options()
-        opened = _Opened(batches)
+        opened = OpenedBatches(batches)
         if opened.first is None:
             raise InputError("batches is empty; pass at least one batch")
         with self._all_or_nothing():
@@ -395,25 +393,3 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
     @abstractmethod
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """Take back what `_state` returned."""
-
-
-class _Opened:
-    """The same batches with the first one looked at: the first pass goes on from there instead of starting anew."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-        self._rest: Iterator[tuple[ArrayLike, ArrayLike | None]] | None = iter(batches)
-        self._first = list(islice(self._rest, 1))
-
-    @property
-    def first(self) -> tuple[ArrayLike, ArrayLike | None] | None:
-        """The first batch, until a pass has taken it: from then on nothing here keeps it alive."""
-        return self._first[0] if self._first else None
-
-    def __iter__(self) -> Iterator[tuple[ArrayLike, ArrayLike | None]]:
-        rest, self._rest = self._rest, None
-        if rest is None:
-            yield from self._batches
-            return
-        yield self._first.pop()
-        yield from rest

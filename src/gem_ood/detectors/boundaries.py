@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.detectors.base import Batches
+from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import Chunk, LogitDetector, SummedDetector
+from gem_ood.detectors.head_reading import Chunk, LogitDetector
 from gem_ood.detectors.packing import refuse_damaged, take_counts
+from gem_ood.detectors.summing import SummedDetector
 from gem_ood.errors import InputError
 from gem_ood.scores import check_temperature, grad_norm
 from gem_ood.scores.boundaries import boundary_distance, hopfield_energy, neural_collapse, weight_gaps

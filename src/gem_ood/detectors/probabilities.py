@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import Chunk, LogitDetector, SummedDetector
+from gem_ood.detectors.head_reading import Chunk, LogitDetector
 from gem_ood.detectors.packing import refuse_damaged, take_counts
+from gem_ood.detectors.summing import SummedDetector
 from gem_ood.errors import InputError
 from gem_ood.features import chunks, rows_per_chunk
 from gem_ood.scores import check_temperature, softmax

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gem_ood.detectors.base import Batches
+from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.head import Head
-from gem_ood.detectors.head_reading import Chunk, LogitDetector, SummedDetector, feature_slack
+from gem_ood.detectors.head_reading import Chunk, LogitDetector, feature_slack
 from gem_ood.detectors.packing import number, refuse_damaged, take, take_counts
+from gem_ood.detectors.summing import SummedDetector
 from gem_ood.quantiles import RELATIVE_ERROR, count_values, exact_quantile, pack_counts, quantile, unpack_counts
 from gem_ood.scores import energy
 from gem_ood.scores.shaping import (

@@ -204,8 +204,10 @@ def _shrinkage(statistics: Statistics, empirical: NDArray[np.float64], policy: C
 def _oas(empirical: NDArray[np.float64], n_rows: int) -> float:
     """Oracle-approximating shrinkage, Chen, Wiesel, Eldar and Hero (2010), eq. 23 as scikit-learn computes it."""
     dimension = len(empirical)
-    mean_square = float(np.mean(empirical**2))
-    squared_mean = float(np.trace(empirical) / dimension) ** 2
+    largest = float(np.abs(empirical).max())
+    scaled = empirical / largest if largest > 0.0 else empirical  # the share has no unit, and squares may overflow
+    mean_square = float(np.mean(scaled**2))
+    squared_mean = float(np.trace(scaled) / dimension) ** 2
     denominator = (n_rows + 1.0) * (mean_square - squared_mean / dimension)
     return 1.0 if denominator <= 0.0 else float(min((mean_square + squared_mean) / denominator, 1.0))
 
