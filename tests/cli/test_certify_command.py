@@ -208,7 +208,7 @@ def test_bad_input_is_one_clear_line(data: Path, tmp_path: Path) -> None:
     assert "does not exist" in fail("certify", gem, "--ood", tmp_path / "absent.npz")
     assert "does not exist" in fail("certify", gem, "--ood-mean", tmp_path / "absent.npz")
     assert "tpr" in fail("certify", gem, "--ood", noise, "--tpr", 1.5)
-    assert "--relative" in fail("certify", data / "relative.safetensors", "--ood", noise)
+    assert "relative to a background" in fail("certify", data / "relative.safetensors", "--ood", noise)
     assert "GEM or Mahalanobis" in fail("certify", data / "msp.safetensors", "--ood", noise)
     assert "must be a saved detector" in fail("certify", test, "--ood", noise)
 

@@ -134,13 +134,15 @@ def test_sums_of_logits_with_other_names_are_not_merged(blobs):
 
 
 @pytest.mark.parametrize("kind", [NCI, FDBD])
-def test_what_does_not_sum_by_logit_merges_names_in_the_order_of_the_first(kind, blobs):
+def test_fits_whose_logits_have_other_names_are_not_merged(kind, blobs):
     features, labels, held_out, _ = blobs
     names = np.array(["zebra", "ant", "mole"])
     first = kind(head=HEAD).fit_batches([(features, None)], classes=names)
     with pytest.warns(LabelOrderWarning):
         second = kind(head=HEAD).fit(features, names[labels])  # sorted, for want of an order
-    joined = first.merge(second)
+    with pytest.raises(InputError, match="logit 0 is that of class 'zebra' in one fit and of 'ant' in the other"):
+        first.merge(second)
+    joined = first.merge(kind(head=HEAD).fit(features))  # which knows no names
     assert joined.classes_.tolist() == names.tolist()
     assert joined.partial_fit(held_out).classes_.tolist() == names.tolist()
 

@@ -204,3 +204,9 @@ def test_a_threshold_that_does_not_fit_its_scores_is_refused(blobs, tmp_path):
         storage.write(path, tensors=tensors, header=header | {"threshold": header["threshold"] | change})
         with pytest.raises(FileFormatError, match="calibration scores are missing or damaged"):
             load(path)
+
+
+def test_explaining_a_frame_gives_no_false_warning(blobs):
+    frame = pd.DataFrame(blobs[0], columns=list("abcde"))
+    detector = GEM().fit(frame, blobs[1])
+    assert detector.explain(frame[:2]).scores.shape == (2,)  # warnings are errors here

@@ -367,7 +367,7 @@ def test_batches_without_rows_are_refused(gem):
 
 def test_detectors_that_the_theory_does_not_cover_are_refused(sets):
     fit = sets[0]
-    with pytest.raises(InputError, match="relative=True"):
+    with pytest.raises(InputError, match="is relative to a background"):
         certify(GEM(relative=True).fit(*fit), ood=fit[0])
     with pytest.raises(InputError, match="not a MSP"):
         certify(MSP().fit(fit[0], fit[1]), ood=fit[0])

@@ -241,7 +241,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
     def explain(self, X: ArrayLike) -> Explanation:
         """Return why each row is judged as it is: nearest class, responsibilities, distances, score, p-value."""
         features = self._checked(X)
-        verdicts = self.verdicts(features)
+        verdicts = self.verdicts(X)
         responsibilities, distances = self._details(features)
         return Explanation(
             classes=self._class_names(features.shape[1]),

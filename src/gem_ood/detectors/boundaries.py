@@ -87,7 +87,6 @@ class SHE(SummedDetector):
     """
 
     needs_head: ClassVar[bool] = True
-    sums_by_logit: ClassVar[bool] = True
 
     def __init__(
         self,

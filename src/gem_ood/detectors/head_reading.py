@@ -149,6 +149,25 @@ class HeadDetector(Detector):
                 stacklevel=3,
             )
 
+    def _mergeable(self, other: Self) -> None:
+        super()._mergeable(other)
+        self._refuse_other_names(other.classes_, other._labels)
+
+    def _refuse_other_names(self, classes: NDArray[Any], labels: set[Any]) -> None:
+        """Raise where the logits of two fits, or of two batches, have other names or the same in another order.
+
+        A fit that has met no name for some logit contradicts none, unless labels chose what it learned.
+        """
+        mine, its = self.classes_.tolist(), classes.tolist()
+        are_named = set(mine) == self._labels and set(its) == labels
+        if mine == its or not (self.uses_labels or are_named):
+            return
+        place = next(place for place, (ours, theirs) in enumerate(zip(mine, its, strict=True)) if ours != theirs)
+        raise InputError(
+            f"logit {place} is that of class {mine[place]!r} in one fit and of {its[place]!r} in the other; pass the "
+            f"same classes, all names in the order of the logits, to both fits"
+        )
+
     def _class_names(self, n_features: int) -> NDArray[Any]:
         if "classes_" in self.__dict__:
             return self.classes_

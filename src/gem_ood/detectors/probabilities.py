@@ -3,7 +3,7 @@
 X is features where a `head` is given, and logits where it is not. Only KLMatching learns from the rows.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -261,8 +261,6 @@ class KLMatching(SummedDetector):
     >>> detector.score_samples([[2.5, 0.0], [0.0, 0.0]]).round(3)
     array([-0.   , -0.593])
     """
-
-    sums_by_logit: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.head_reading import Chunk, HeadDetector, feature_slack
 from gem_ood.detectors.naming import names_found
 from gem_ood.detectors.packing import take
-from gem_ood.errors import InputError, NotFittedError
+from gem_ood.errors import NotFittedError
 from gem_ood.features import as_features
 
 __all__ = ["SummedDetector"]
@@ -22,9 +22,6 @@ class SummedDetector(HeadDetector):
 
     A subclass says what rows add (`_terms`) and what scoring makes of the totals (`_settle`).
     """
-
-    #: Whether the sums are kept by logit, so that they add up only where the logits have the same names.
-    sums_by_logit: ClassVar[bool] = False
 
     #: Options that `_settle` reads: where one changes, the totals are settled anew.
     settling_options: ClassVar[tuple[str, ...]] = ()
@@ -102,26 +99,10 @@ class SummedDetector(HeadDetector):
     def merge(self, other: Self) -> Self:
         """Return a new, uncalibrated detector fitted to the rows of both; neither of the two changes."""
         joined = self._merged(other)
-        self._refuse_other_names(other.classes_, other._labels)
         joined._sums = _added(self._sums or {}, other._sums or {})
         joined._join_names(self, other)
         _ = joined._learned  # refuses what cannot be scored
         return joined
-
-    def _refuse_other_names(self, classes: NDArray[Any], labels: set[Any]) -> None:
-        """Raise where sums kept by logit would be added to those of logits with other names.
-
-        Labels that only name the logits may be unknown on either side; those that choose the sums never are.
-        """
-        mine, its = self.classes_.tolist(), classes.tolist()
-        are_named = set(mine) == self._labels and set(its) == labels
-        if mine == its or not self.sums_by_logit or not (self.uses_labels or are_named):
-            return
-        place = next(place for place, (ours, theirs) in enumerate(zip(mine, its, strict=True)) if ours != theirs)
-        raise InputError(
-            f"logit {place} is that of class {mine[place]!r} in one fit and of {its[place]!r} in the other, so their "
-            f"sums do not add up; pass the same classes, all names in the order of the logits, to both fits"
-        )
 
     def _add_batches(self, batches: Batches, n_features: int, names: NDArray[Any] | None) -> set[Any]:
         """Add the terms of all rows to the sums, and return the labels met; sums are replaced, never changed."""

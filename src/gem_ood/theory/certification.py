@@ -219,8 +219,8 @@ def _checked_detector(detector: Detector) -> GaussianDetector:
         )
     if detector.relative:
         raise InputError(
-            f"the score of this {type(detector).__name__} is relative to a background (relative=True), so it is no "
-            f"log-density of Gaussian classes; certify a GEM or Mahalanobis detector fitted without one"
+            f"the score of this {type(detector).__name__} is relative to a background, so it is no log-density of "
+            f"Gaussian classes; certify a GEM or Mahalanobis detector fitted without one"
         )
     return detector
 
