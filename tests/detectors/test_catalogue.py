@@ -6,7 +6,7 @@ import pytest
 from gem_ood import GEM, ClassGaussians, Combine, Energy, Head, load, recommended
 from gem_ood.detectors import available, catalogue, entries, make
 from gem_ood.detectors.all_rounder import MOST_CLASS_NUMBERS
-from gem_ood.detectors.catalogue import make_method, method_options, methods
+from gem_ood.detectors.cataloguing import make_method, method_options, methods
 from gem_ood.errors import InputError
 from gem_ood.metrics import fpr_at_tpr
 from gem_ood.thresholds import choose_threshold, join_log_p_values

@@ -312,7 +312,7 @@ def _named_files(texts: list[str]) -> dict[str, Path]:
 
 def _named_detectors(paths: list[Path], taken: Iterable[str]) -> dict[str, Path]:
     """Return the paths by their stems, or by themselves where two stems, or a stem and a method, are equal."""
-    from gem_ood.detectors.catalogue import entries
+    from gem_ood.detectors.cataloguing import entries
     from gem_ood.errors import InputError
 
     if len(set(paths)) < len(paths):

@@ -90,7 +90,7 @@ def fit(
 
     Example: gem-ood fit train.npz --out detector.safetensors
     """
-    from gem_ood.detectors.catalogue import make_method
+    from gem_ood.detectors.cataloguing import make_method
     from gem_ood.errors import InputError
 
     if labels is not None and no_labels:
@@ -183,7 +183,7 @@ def _check_number(classes: Any, detector: Any, head: Any, rows: Any) -> None:
 
 def _by_name(texts: list[str], method: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the options of --option by name, their values read as the method takes them."""
-    from gem_ood.detectors.catalogue import method_options
+    from gem_ood.detectors.cataloguing import method_options
     from gem_ood.errors import InputError
 
     options: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.comparison.rows import batches_or_none, columns_of
 from gem_ood.detectors import Combine, Detector, Head
-from gem_ood.detectors.catalogue import catalogue, chosen_entries, entries, lacking
+from gem_ood.detectors.cataloguing import catalogue, chosen_entries, entries, lacking
 from gem_ood.detectors.head_reading import HeadDetector
 from gem_ood.errors import InputError, MissingExtraError
 from gem_ood.features import as_features, as_labels

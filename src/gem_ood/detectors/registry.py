@@ -8,7 +8,7 @@ from gem_ood.errors import InputError
 
 __all__ = ["available", "detector_class", "make", "name_of"]
 
-#: The module of this room and the class, by name; a module is loaded when one of its detectors is asked for.
+#: The file of this room and the class, by name; a file is loaded when one of its detectors is asked for.
 _DETECTORS = {
     "gem": "gaussian.GEM",
     "mahalanobis": "gaussian.Mahalanobis",
