@@ -1,5 +1,7 @@
 """Class names and the order of the logits: declared, found and sorted, or contradicted by the rows."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -50,8 +52,12 @@ def test_declared_classes_name_the_logits_in_their_order(rows, kind):
 def test_words_in_the_order_of_the_logits_and_numbers_are_not_warned_of(rows):
     features, labels = rows
     ordered = np.array([{"zebra": "a", "ant": "b", "mole": "c"}[label] for label in labels])
-    Energy(head=HEAD).fit(features, ordered)
-    Energy(head=Head(-MEANS)).fit(features, np.arange(300) % 3)  # a bad classifier, but no doubt about the order
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LabelOrderWarning)
+        right = Energy(head=HEAD).fit(features, ordered)
+        wrong = Energy(head=Head(-MEANS)).fit(features, np.arange(300) % 3)  # bad, but no doubt about the order
+    assert np.mean(right.verdicts(features).nearest_class == ordered) > 0.99
+    assert np.mean(wrong.verdicts(features).nearest_class == np.arange(300) % 3) < 0.1
 
 
 def test_the_all_rounder_takes_the_order_too(rows):

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gem_ood.comparison.rows import batches_or_none, columns_of
+from gem_ood.comparison.rows import batches_or_none
 from gem_ood.detectors import Combine, Detector, Head
 from gem_ood.detectors.cataloguing import catalogue, chosen_entries, entries, lacking
 from gem_ood.detectors.head_reading import HeadDetector
 from gem_ood.errors import InputError, MissingExtraError
-from gem_ood.features import as_features, as_labels
+from gem_ood.features import as_labels
 
 __all__ = ["FittedMethods", "check_classes", "fit_methods"]
 
@@ -151,17 +151,11 @@ def _held(rows: Any) -> Any:
 
 
 def _fitted(detector: Detector, rows: Any, labels: ArrayLike | None, classes: ArrayLike | None) -> Detector:
-    is_array = batches_or_none(rows) is None
-    # The order of the logits is nothing to a score of features, which may be fitted without labels.
-    if classes is None or not isinstance(detector, HeadDetector | Combine):
-        return detector.fit(rows, labels) if is_array else detector.fit_batches(rows)
-    return detector.fit_batches(_one_batch(rows, labels) if is_array else rows, classes=classes)
-
-
-def _one_batch(rows: Any, labels: ArrayLike | None) -> _Held:
-    features = as_features(rows, min_rows=2)
-    checked = None if labels is None else as_labels(labels, len(features))
-    return _Held(((features, checked),), features.shape[1], columns_of(rows), None)
+    if not isinstance(detector, HeadDetector | Combine):
+        classes = None  # the order of the logits is nothing to a score of features, which may be fitted without labels
+    if batches_or_none(rows) is None:
+        return detector.fit(rows, labels, classes=classes)
+    return detector.fit_batches(rows, classes=classes)
 
 
 def _width(rows: Any) -> int | None:

@@ -168,16 +168,14 @@ class Combine(Detector):
 
     # Scores
 
-    def _evidence(self, features: NDArray[Any]) -> NDArray[np.float64]:
-        return np.column_stack([part.score_samples(features) for part in self.detectors_])
+    def _evidence(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
+        columns = []
+        for place, part in enumerate(self.detectors_):  # the first of which names the nearest class
+            columns.append(part._scores(part._checked(features), nearest if place == 0 else None))
+        return np.column_stack(columns)
 
     def _scores(self, features: NDArray[Any], nearest: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
-        first, *others = self.detectors_
-        evidence = np.empty((len(features), len(self.detectors_)))
-        evidence[:, 0] = first._scores(first._checked(features), nearest)
-        for place, part in enumerate(others, start=1):
-            evidence[:, place] = part._scores(part._checked(features))
-        return join_log_p_values(self._log_p(evidence), self.method)
+        return join_log_p_values(self._log_p(self._evidence(features, nearest)), self.method)
 
     def _log_p(self, evidence: NDArray[np.float64]) -> NDArray[np.float64]:
         if self._references is None:
