@@ -172,7 +172,8 @@ class OpenMax(HeadDetector):
         # The mean is one of rows whose largest logit is that of the class.
         own = np.diag(means) + MEAN_ROUNDING * np.abs(means).max(axis=1)
         refuse_damaged((means.max(axis=1) > own).any(), "openmax.means", "holds no means of rows classified correctly")
-        self._distance = values.get("distance", self.distance)  # older files hold the option only
+        self._distance = values.get("distance", self.distance)  # that of the option where the file does not say
+        refuse_damaged(self._distance not in DISTANCES, "distance", "is none that rows can be measured by")
         self._model = ActivationModel(ClassMeans(means, distance=self._distance), *per_class)
 
 
