@@ -11,7 +11,7 @@ import pytest
 
 import gem_ood.comparison.rows as rows_module
 from gem_ood import GEM, MOS, MSP, Combine, Energy, Head, Mahalanobis
-from gem_ood.comparison import Comparison, compare, comparing
+from gem_ood.comparison import Comparison, compare, scoring
 from gem_ood.errors import InputError, NotFittedError
 from gem_ood.metrics import evaluate
 
@@ -104,7 +104,7 @@ def test_long_evaluation_says_how_far_it_is(case: Any) -> None:
 def test_the_first_call_of_a_detector_is_not_timed(blobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels, held_out, far = blobs
     clock = [0.0]
-    monkeypatch.setattr(comparing, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(scoring, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     class Lazy(GEM):
         """A detector that factors when it is first asked."""

@@ -40,8 +40,10 @@ class DetectorComparison:
     mean_intervals: Mapping[str, tuple[float, float]] | None = None
 
     def mean(self, metric: str) -> float:
-        """Return the mean of a metric over the out-of-distribution sets."""
+        """Return the mean of a metric over the out-of-distribution sets, NaN if there are none."""
         chosen_metrics(metric)
+        if not self.evaluations:
+            return math.nan
         return float(np.mean([getattr(evaluation, metric) for evaluation in self.evaluations.values()]))
 
     def value(self, metric: str, ood: str = MEAN) -> float:
@@ -54,7 +56,7 @@ class DetectorComparison:
         """Return the interval of a metric on one set, or of its mean over all; None where there is none."""
         chosen_metrics(metric)
         _check_set(ood, self.evaluations)
-        if ood == MEAN and len(self.evaluations) > 1:
+        if ood == MEAN and len(self.evaluations) != 1:
             return (self.mean_intervals or {}).get(metric)
         one = next(iter(self.evaluations.values())) if ood == MEAN else self.evaluations[ood]
         return (one.intervals or {}).get(metric)
@@ -62,7 +64,7 @@ class DetectorComparison:
     def flagged_share(self, ood: str = MEAN) -> float | None:
         """Return the share of one set that is flagged, or the mean over all sets; None if uncalibrated."""
         _check_set(ood, self.evaluations)
-        if self.flagged is None:
+        if not self.flagged:
             return None
         return float(np.mean(list(self.flagged.values()))) if ood == MEAN else self.flagged[ood]
 
