@@ -52,11 +52,11 @@ clean:
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
-	$(INSTALL) --editable ".[data]"
+	$(INSTALL) --editable ".[data,report]"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(INSTALL) --editable ".[data,torch,onnx]" --group test
+	$(INSTALL) --editable ".[data,report,torch,onnx]" --group test
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test

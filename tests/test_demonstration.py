@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gem_ood import load
-from gem_ood.demonstration import HELD_OUT_DIGITS, run
+from gem_ood.demonstration import run
+from gem_ood.digits import HELD_OUT_DIGITS
 
 
 @pytest.fixture(scope="module")

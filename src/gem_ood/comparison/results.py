@@ -1,16 +1,14 @@
 """Comparison: the numbers of every detector on every out-of-distribution set, and what they print as."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from gem_ood.comparison.measured import MEAN, METRICS, DetectorComparison, Measurements, chosen_metrics
 from gem_ood.comparison.rendering import as_csv, as_latex, as_markdown, as_text
 from gem_ood.comparison.tables import PAPER_METRICS, TEXT_WIDTH, Layout, TableOptions
+from gem_ood.plain import plain
 
 __all__ = ["Comparison"]
 
@@ -90,7 +88,7 @@ class Comparison(Measurements):
     ) -> str:
         """Return everything as one JSON object; what JSON cannot write (infinities) becomes null."""
         values = self.as_dict(sort=sort, metrics=metrics, time=time)
-        return json.dumps(_plain(values), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+        return json.dumps(plain(values), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
     def as_dict(
         self, *, sort: str | None = None, metrics: str | Sequence[str] = tuple(METRICS), time: bool = True
@@ -133,13 +131,3 @@ def _only(values: Mapping[str, Any], metrics: tuple[str, ...]) -> dict[str, Any]
         for name, value in values.items()
         if name not in METRICS or name in metrics
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value

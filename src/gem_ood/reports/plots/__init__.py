@@ -4,7 +4,11 @@ They need `pip install "gem-ood[report]"`, and leave pyplot and its settings alo
 description that every figure carries.
 """
 
+from gem_ood.reports.plots.curves import precision_recall_curves, roc_curves
+from gem_ood.reports.plots.feature_map import feature_map
+from gem_ood.reports.plots.histogram import score_histograms
 from gem_ood.reports.plots.inversions import Inversions, ranking_inversions
+from gem_ood.reports.plots.kept import asked_and_kept
 from gem_ood.reports.plots.line import scores_in_one_dimension
 from gem_ood.reports.plots.plane import in_and_out
 from gem_ood.reports.plots.quantiles import quantile_quantile
@@ -13,10 +17,15 @@ from gem_ood.reports.plots.style import caption
 
 __all__ = [
     "Inversions",
+    "asked_and_kept",
     "caption",
+    "feature_map",
     "in_and_out",
+    "precision_recall_curves",
     "quantile_quantile",
     "ranking_inversions",
+    "roc_curves",
+    "score_histograms",
     "scores_in_one_dimension",
     "study_curves",
 ]

@@ -1,0 +1,303 @@
+"""gather and write: a report from detectors and rows, which are read once, whatever their number."""
+
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gem_ood._version import __version__
+from gem_ood.comparison import Comparison
+from gem_ood.comparison.comparing import MeasureOptions, measure
+from gem_ood.comparison.scoring import Rows, ScoredSets, named_detectors, score_sets
+from gem_ood.detectors import Detector
+from gem_ood.detectors.columns import without_names_warning
+from gem_ood.errors import InputError
+from gem_ood.extras import require_extra
+from gem_ood.features import is_count
+from gem_ood.reports.panels.curves import detection_curves
+from gem_ood.reports.panels.histograms import score_histogram
+from gem_ood.reports.panels.images import Images, open_images
+from gem_ood.reports.panels.kept import kept_shares
+from gem_ood.reports.panels.maps import Method, place_rows
+from gem_ood.reports.panels.quantiles import chi2_curves
+from gem_ood.reports.report import DetectorReport, DiagnosisReport, FeatureMap, Report, Run, check_page_path
+from gem_ood.reports.watching import RowWatch
+from gem_ood.reports.wording import caveats, findings, headline
+
+__all__ = ["gather", "write"]
+
+#: How many surprising rows are shown of each detector.
+SURPRISES = 20
+
+#: How many rows the map draws unless told otherwise: UMAP places so many in seconds.
+MAP_ROWS = 2000
+
+#: Beyond this many rows UMAP takes minutes, and a page with so many points is slow.
+MOST_MAP_ROWS = 4000
+
+#: The name under which pictures of in-distribution rows are given.
+ID = "id"
+
+PACKAGES = ("numpy", "scipy", "scikit-learn", "plotly", "umap-learn")
+
+
+def gather(
+    detectors: Mapping[str, Detector] | Sequence[Detector],
+    *,
+    id: Rows,
+    ood: Mapping[str, Rows] | None = None,
+    labels: ArrayLike | None = None,
+    images: Mapping[str, Any] | None = None,
+    map: Method | None = "auto",
+    map_rows: int = MAP_ROWS,
+    tpr: float = 0.95,
+    convention: Literal["paper", "openood"] = "paper",
+    intervals: Literal["bootstrap", "delong"] | None = None,
+    title: str = "gem-ood report",
+    command: str | None = None,
+    notes: Iterable[str] = (),
+    random_state: int = 0,
+    on_evaluated: Callable[[int, int], None] | None = None,
+    on_step: Callable[[str], None] | None = None,
+) -> Report:
+    """Return a report on detectors: what they keep, what they catch, and the rows that surprise them.
+
+    Each set is read once, in batches; only scores, a sample and the most surprising rows are kept.
+
+    Args:
+        detectors: Fitted detectors by name, or a sequence of them; calibrate them for verdicts.
+        id: In-distribution rows that no fit has seen: an array, or batches such as an opened feature file.
+        ood: Out-of-distribution rows, by name of the set; none, if there are none.
+        labels: One label per row of an `id` that is an array.
+        images: Pictures of the rows by name of the set, `"id"` for the in-distribution one: an array, a `.npy` or
+            `.npz` file, a directory of image files, or a list of such files; thumbnails of surprising rows are shown.
+        map: How features are placed in two dimensions: `"umap"`, `"pca"`, `"auto"` (UMAP where it is installed), or
+            None for no map.
+        map_rows: How many rows the map draws, at most 4,000.
+        tpr: The true positive rate at which the false positive rate is read.
+        convention: Of the metrics, as `gem_ood.metrics.evaluate`.
+        intervals: Of the metrics, as `gem_ood.metrics.evaluate`.
+        title: Of the page.
+        command: The command line that makes this report, to be shown.
+        notes: Sentences to show among the caveats.
+        random_state: Seed of the sample, the map and the intervals.
+        on_evaluated: As that of `gem_ood.compare`.
+        on_step: Called with the name of each step as it begins.
+
+    Example:
+        >>> from gem_ood import GEM
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(600, 4)), np.arange(600) % 3
+        >>> X[:, 0] += 5.0 * y
+        >>> gem = GEM().fit(X[:300], y[:300]).calibrate(X[300:500])
+        >>> report = gather([gem], id=X[500:], labels=y[500:], ood={"noise": 9.0 * X[:50]}, map="pca")
+        >>> print(report.headline)
+        gem tells noise from in-distribution rows ...
+        >>> report.detectors["gem"].surprises[0].nearest_class in {"0", "1", "2"}
+        True
+    """
+    require_extra("report", "plotly", purpose="reports")
+    named = named_detectors(detectors)
+    sets: Mapping[str, Rows] = {} if ood is None else ood
+    if not named:
+        raise InputError("there is nothing to report on; pass at least one fitted detector")
+    if not is_count(map_rows) or map_rows > MOST_MAP_ROWS:
+        raise InputError(f"map_rows is {map_rows!r}; pass a whole number from 1 to {MOST_MAP_ROWS:,}, or map=None")
+    if map == "umap":
+        require_extra("report", "umap", purpose="maps by UMAP")
+    options = MeasureOptions(tpr=tpr, convention=convention, intervals=intervals, random_state=random_state)
+    options.check()
+    pictures = _opened(images or {}, sets)
+    step = on_step or (lambda name: None)
+    watch = RowWatch(
+        named, n_sets=len(sets), n_sampled=map_rows, n_surprises=SURPRISES, tpr=float(tpr), seed=random_state
+    )
+    step("scoring")
+    scored = score_sets(named, id=id, ood=sets, labels=labels, on_batch=watch)
+    for name, one in pictures.items():
+        one.refuse_other_length(scored.n_id if name is None else scored.n_ood[name], _set_title(name))
+    step("measuring")
+    comparison = measure(scored, options, on_evaluated=on_evaluated)
+    parts = {name: _detector_report(named[name], name, scored, watch) for name in named}
+    lead = _lead(comparison, named)
+    diagnosis = _diagnosis(watch)
+    drawn = None
+    if map is not None:
+        step("placing rows on the map")
+        drawn = _map(named, lead, scored, watch, method=map, seed=random_state)
+    thresholds = {name: part.threshold for name, part in parts.items()}
+    remarks = [*notes] if diagnosis is not None else [f"No Gaussian diagnosis: {watch.no_diagnosis}.", *notes]
+    return Report(
+        title=str(title),
+        headline=headline(comparison, lead, thresholds[lead]),
+        findings=tuple(
+            findings(
+                comparison,
+                lead,
+                thresholds[lead],
+                parts[lead].kept,
+                None if diagnosis is None else diagnosis.diagnosis,
+            )
+        ),
+        caveats=tuple(caveats(comparison, thresholds, remarks)),
+        lead=lead,
+        comparison=comparison,
+        detectors=parts,
+        diagnosis=diagnosis,
+        map=drawn,
+        images=_thumbnails(parts, pictures),
+        run=_run(comparison, command, id, sets, drawn),
+    )
+
+
+def write(
+    path: str | os.PathLike[str],
+    detectors: Mapping[str, Detector] | Sequence[Detector],
+    *,
+    id: Rows,
+    ood: Mapping[str, Rows] | None = None,
+    **options: Any,
+) -> Report:
+    """Write a report as one self-contained HTML file, all or nothing, and return it; arguments as `gather`.
+
+    Example:
+        >>> import tempfile
+        >>> from gem_ood import GEM
+        >>> X = np.random.default_rng(0).normal(size=(300, 4))
+        >>> gem = GEM().fit(X[:100]).calibrate(X[100:200])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report = write(f"{folder}/report.html", [gem], id=X[200:], ood={"far": X + 9.0}, map="pca")
+        ...     os.path.getsize(f"{folder}/report.html") > 1_000_000
+        True
+    """
+    check_page_path(path)
+    report = gather(detectors, id=id, ood=ood, **options)
+    report.write(path)
+    return report
+
+
+def _opened(images: Mapping[str, Any], sets: Mapping[str, Rows]) -> dict[str | None, Images]:
+    for name in images:
+        if name != ID and name not in sets:
+            known = ", ".join(repr(one) for one in (ID, *sets))
+            raise InputError(f"images are given for {name!r}, but there are only {known}; name one of these")
+    if ID in images and ID in sets:
+        raise InputError(f"a set is named {ID!r}, as the pictures of in-distribution rows are; rename the set")
+    return {None if name == ID else name: open_images(source) for name, source in images.items()}
+
+
+def _detector_report(detector: Detector, name: str, scored: ScoredSets, watch: RowWatch) -> DetectorReport:
+    inside = scored.id[name].scores
+    outside = {ood: answers[name].scores for ood, answers in scored.ood.items()}
+    threshold = detector.threshold_ if detector.is_calibrated else None
+    return DetectorReport(
+        description=" ".join(repr(detector).split()),
+        threshold=threshold,
+        histogram=score_histogram(inside, outside, threshold=None if threshold is None else threshold.value),
+        curves={ood: detection_curves(inside, scores) for ood, scores in outside.items()},
+        kept=None if threshold is None else kept_shares(detector.calibration_scores_, inside, threshold=threshold),
+        surprises=watch.surprises(name),
+    )
+
+
+def _lead(comparison: Comparison, detectors: Mapping[str, Detector]) -> str:
+    """Return the best detector over all sets, of those with a threshold if there are some; the first without sets."""
+    order = comparison.ranking("fpr")
+    return next((name for name in order if detectors[name].is_calibrated), order[0])
+
+
+def _diagnosis(watch: RowWatch) -> DiagnosisReport | None:
+    diagnosis = watch.diagnosis
+    if diagnosis is None or watch.diagnosed is None:
+        return None
+    names = [fit.name for fit in diagnosis.by_class]
+    return DiagnosisReport(
+        watch.diagnosed[0], diagnosis, chi2_curves(diagnosis.distances_by_class, diagnosis.rank, names=names)
+    )
+
+
+def _map(
+    detectors: Mapping[str, Detector], lead: str, scored: ScoredSets, watch: RowWatch, *, method: Method, seed: int
+) -> FeatureMap:
+    kept = watch.sampled.rows
+    order = [None, *scored.ood]
+    features = np.vstack([kept[ood][0] for ood in order])
+    rows = [kept[ood][1] for ood in order]
+    places = place_rows(features, method=method, random_state=seed)
+    labels, inside = watch.labels, kept[None][0]
+    if labels is not None:
+        classes, class_from = labels[rows[0]], "labels"
+    else:
+        with without_names_warning():
+            classes = detectors[lead].verdicts(inside).nearest_class
+        class_from = f"nearest class by {lead}"
+    n_outside = sum(len(part) for part in rows[1:])
+    n_rows = scored.n_id + sum(scored.n_ood.values())
+    drawn = (
+        f"All {n_rows:,} rows are drawn."
+        if len(features) == n_rows
+        else (
+            f"A random sample is drawn: {len(rows[0]):,} of {scored.n_id:,} in-distribution rows and {n_outside:,} of "
+            f"{n_rows - scored.n_id:,} others."
+        )
+    )
+    return FeatureMap(
+        method=places.method,
+        note=f"{drawn} {places.note}",
+        points=places.points,
+        sets=np.repeat(np.arange(len(order)), [len(part) for part in rows]),
+        rows=np.concatenate(rows),
+        classes=(*(str(name) for name in classes), *(None for _ in range(n_outside))),
+        class_from=class_from,
+        is_ood={name: _verdicts(detector, name, scored, rows) for name, detector in detectors.items()},
+    )
+
+
+def _verdicts(
+    detector: Detector, name: str, scored: ScoredSets, rows: Sequence[NDArray[np.intp]]
+) -> NDArray[np.bool_] | None:
+    if not detector.is_calibrated:
+        return None
+    answers = [scored.id[name], *(answers[name] for answers in scored.ood.values())]
+    scores = np.concatenate([one.scores[places] for one, places in zip(answers, rows, strict=True)])
+    return np.asarray(scores < detector.offset_)
+
+
+def _thumbnails(
+    parts: Mapping[str, DetectorReport], pictures: Mapping[str | None, Images]
+) -> dict[tuple[str | None, int], str]:
+    found: dict[tuple[str | None, int], str] = {}
+    for ood, one in pictures.items():
+        surprises = [surprise for part in parts.values() for surprise in part.surprises]
+        rows = sorted({surprise.row for surprise in surprises if surprise.ood == ood})
+        found |= {(ood, row): uri for row, uri in one.thumbnails(rows).items()}
+    return found
+
+
+def _run(
+    comparison: Comparison, command: str | None, id: Rows, sets: Mapping[str, Rows], drawn: FeatureMap | None
+) -> Run:
+    versions = {"gem-ood": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        if package != "umap-learn" or (drawn is not None and drawn.method == "UMAP"):
+            try:
+                versions[package] = version(package)
+            except PackageNotFoundError:  # installed without its metadata
+                continue
+    inputs = [("in-distribution", _source(id), comparison.n_id)]
+    inputs += [(name, _source(sets[name]), n_rows) for name, n_rows in comparison.n_ood.items()]
+    return Run(command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", versions, tuple(inputs))
+
+
+def _source(rows: Any) -> str:
+    path = getattr(rows, "path", None)
+    return type(rows).__name__ if path is None else str(path)
+
+
+def _set_title(name: str | None) -> str:
+    return "the in-distribution set" if name is None else f"the set {name!r}"
