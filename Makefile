@@ -1,4 +1,5 @@
-# Every target sets up what it needs in .venv (benchmarks in .venv-bench); nothing else on the machine is touched.
+# Every target sets up what it needs in .venv (benchmarks in .venv-bench). The one thing beside them: where it may, the
+# set-up of the tests installs Debian's Chromium, which opens a report as its readers do.
 
 PYTHON ?= python3.11
 VENV ?= .venv
@@ -13,7 +14,7 @@ WORKERS ?= 2
 
 demo: $(VENV)/.demo
 	@mkdir -p build
-	@$(VENV)/bin/gem-ood demo --out build/demo.safetensors
+	@$(VENV)/bin/gem-ood demo --out build/demo.safetensors --report build/demo.html
 
 test: $(VENV)/.test
 	$(TEST_ENV) $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --quiet
@@ -57,6 +58,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.demo
 	$(INSTALL) --editable ".[data,report,torch,onnx]" --group test
+	@sh tests/install_chromium.sh
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,7 @@ from gem_ood.reports.panels.curves import detection_curves
 from gem_ood.reports.panels.histograms import score_histogram
 from gem_ood.reports.panels.images import Images, open_images
 from gem_ood.reports.panels.kept import kept_shares
-from gem_ood.reports.panels.maps import Method, place_rows
+from gem_ood.reports.panels.maps import LARGEST_SEED, Method, place_rows
 from gem_ood.reports.panels.quantiles import chi2_curves
 from gem_ood.reports.report import DetectorReport, DiagnosisReport, FeatureMap, Report, Run, check_page_path
 from gem_ood.reports.watching import RowWatch
@@ -108,8 +108,12 @@ def gather(
         raise InputError("there is nothing to report on; pass at least one fitted detector")
     if not is_count(map_rows) or map_rows > MOST_MAP_ROWS:
         raise InputError(f"map_rows is {map_rows!r}; pass a whole number from 1 to {MOST_MAP_ROWS:,}, or map=None")
+    if map is not None and map not in get_args(Method):
+        raise InputError(f'map is {map!r}; pass "auto", "umap" or "pca", or None for no map')
     if map == "umap":
         require_extra("report", "umap", purpose="maps by UMAP")
+    if not is_count(random_state, least=0) or random_state > LARGEST_SEED:
+        raise InputError(f"random_state is {random_state!r}; pass a whole number from 0 to {LARGEST_SEED}")
     options = MeasureOptions(tpr=tpr, convention=convention, intervals=intervals, random_state=random_state)
     options.check()
     pictures = _opened(images or {}, sets)

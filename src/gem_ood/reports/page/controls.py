@@ -79,4 +79,4 @@ def _map_colours(drawn: Mapping[str, Any]) -> str:
         "set": True,
     }
     options = "".join(f'<option value="{way}">{way}</option>' for way, is_known in ways.items() if is_known)
-    return f'<label class="control">Colour map by <select id="map-colour">{options}</select></label>'
+    return f'<label class="control">Map colour <select id="map-colour">{options}</select></label>'

@@ -5,7 +5,7 @@ const FIGURES = {
   calibration: calibrationFigure, diagnosis: diagnosisFigure, map: mapFigure,
 };
 const CONFIG = {
-  responsive: true, displaylogo: false, scrollZoom: false,
+  responsive: true, displaylogo: false, scrollZoom: false, displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover",
   modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toggleSpikelines"],
   toImageButtonOptions: { format: "svg", filename: "gem-ood" },
 };
@@ -36,6 +36,7 @@ function fillLegend(key, entries) {
   const list = document.getElementById(`legend-${key}`);
   list.hidden = !entries || !entries.length;
   list.replaceChildren(...(entries || []).map((entry) => {
+    if (entry.isBreak) return element("li", { className: "break", "aria-hidden": "true" });
     const inside = [swatch(entry), element("bdi", { textContent: cut(entry.label, 40), title: named(entry.label) })];
     if (!entry.key) return element("li", {}, inside);
     const button = element("button", { type: "button", title: `Show or hide ${named(entry.label)}`, "aria-pressed": String(!state.hiddenGroups.has(entry.key)), "data-group": entry.key }, inside);

@@ -21,6 +21,9 @@ function layout(extra) {
   };
 }
 
+// On paper plots are lower, so that two of them go on a page.
+const onPage = (height) => (state.isPrinting ? Math.round(0.75 * height) : height);
+
 const shareAxis = (title, extra = {}) => axis(title, { tickformat: ".0%", range: [-0.01, 1.01], ...extra });
 
 function scoresFigure(width) {
@@ -30,7 +33,7 @@ function scoresFigure(width) {
   const panels = drawn.length ? drawn : [null];
   const columns = panelColumns(panels.length, width);
   const rows = Math.ceil(panels.length / columns);
-  const height = 60 + rows * (rows > 4 ? 130 : 170);
+  const height = 60 + rows * onPage(rows > 4 ? 130 : 170);
   const data = [];
   const axes = {};
   const annotations = [];
@@ -41,7 +44,7 @@ function scoresFigure(width) {
     const [left, right, bottom, top] = panelPlace(place, columns, rows, height);
     const isLast = place + columns >= panels.length;
     axes[`xaxis${suffix}`] = axis(isLast ? "score" : "", { domain: [left, right], anchor: `y${suffix}`, range: limit, showticklabels: isLast, ...(place ? { matches: "x" } : {}) });
-    axes[`yaxis${suffix}`] = axis("", { domain: [bottom, top], anchor: `x${suffix}`, tickformat: ".0~%", range: [0, 1.08 * topShare], nticks: 4, ...(place ? { matches: "y" } : {}) });
+    axes[`yaxis${suffix}`] = axis("", { domain: [bottom, top], anchor: `x${suffix}`, tickformat: ".0~%", range: [0, 1.22 * topShare], nticks: 4, ...(place ? { matches: "y" } : {}) });
     data.push(...scorePanel(histogram, one, suffix));
     annotations.push({
       text: one ? plotText(cut(one.name, Math.floor(width / columns / 9))) : IN_DISTRIBUTION, x: left, y: top, xref: "paper", yref: "paper",
@@ -150,8 +153,8 @@ function curveFigure(kind) {
   const asked = { type: "line", xref: "paper", x0: 0, x1: 1, y0: report.tpr, y1: report.tpr, line: { color: ink().line, dash: "dash", width: 1 } };
   const note = { text: `${percent(report.tpr, 0)} kept`, x: 1, y: report.tpr, xref: "paper", xanchor: "right", yanchor: "top", showarrow: false, font: { size: 11.5, color: ink().muted } };
   return {
-    data, height: 400,
-    layout: layout({ height: 400, xaxis: shareAxis(acrossTitle), yaxis: shareAxis(upTitle), shapes: isRoc ? [chance, asked] : [], annotations: isRoc ? [note] : [] }),
+    data, height: onPage(400),
+    layout: layout({ height: onPage(400), xaxis: shareAxis(acrossTitle), yaxis: shareAxis(upTitle), shapes: isRoc ? [chance, asked] : [], annotations: isRoc ? [note] : [] }),
     label: `${isRoc ? "ROC" : "Precision-recall"} curves of ${curveSubject()}: ${joined(series.map((one) => one.name))}.`,
     legend: series.map((one) => ({ label: one.name, colour: one.colour, dash: one.dash })),
   };
@@ -175,8 +178,8 @@ function calibrationFigure() {
   const range = [lowest - 0.02, 1.01];
   const own = kept.own ? ` Its own threshold was asked to keep ${percent(kept.own.asked)} and kept ${percent(kept.own.realised)}.` : "";
   return {
-    data, height: 420,
-    layout: layout({ height: 420, xaxis: shareAxis("asked to be kept", { range }), yaxis: shareAxis("kept", { range }), shapes: [{ type: "line", x0: 0, y0: 0, x1: 1, y1: 1, line: { color: ink().line, dash: "dot", width: 1.2 } }] }),
+    data, height: onPage(420),
+    layout: layout({ height: onPage(420), xaxis: shareAxis("asked to be kept", { range }), yaxis: shareAxis("kept", { range }), shapes: [{ type: "line", x0: 0, y0: 0, x1: 1, y1: 1, line: { color: ink().line, dash: "dot", width: 1.2 } }] }),
     label: `Share of ${IN_DISTRIBUTION} rows kept by ${named(name)} against the share asked for, with its 95 % range.${own}`,
     words: `${cut(name, 60)}: calibrated on ${counted(kept.n_calibration, "row")}, checked on ${counted(kept.n_test, "row")}.${own}`,
     legend: [{ label: "kept", colour: detectorColour(state.focus) }, { label: "95 % range", colour: inColour(), fill: true }, ...(kept.own ? [{ label: "threshold in use", colour: palette()[1], symbol: "star-diamond" }] : []), { label: "exactly as asked", colour: ink().line, dash: "dot" }],
@@ -202,8 +205,8 @@ function diagnosisFigure() {
   if (range) legend.push({ label: "95 % range of a Gaussian", colour: inColour(), fill: true });
   const high = Math.max(...curves.flatMap((one) => one.expected).filter(isNumber));
   return {
-    data, height: 420,
-    layout: layout({ height: 420, xaxis: axis("expected squared distance", { rangemode: "tozero" }), yaxis: axis("found squared distance", { rangemode: "tozero" }), shapes: [{ type: "line", x0: 0, y0: 0, x1: high, y1: high, line: { color: ink().line, dash: "dot", width: 1.2 } }] }),
+    data, height: onPage(420),
+    layout: layout({ height: onPage(420), xaxis: axis("expected squared distance", { rangemode: "tozero" }), yaxis: axis("found squared distance", { rangemode: "tozero" }), shapes: [{ type: "line", x0: 0, y0: 0, x1: high, y1: high, line: { color: ink().line, dash: "dot", width: 1.2 } }] }),
     label: `Quantile plot of the fit of ${named(detector)}: squared distances found against those expected of a Gaussian, ${counted(curves.length, "curve")}.`,
     legend,
   };

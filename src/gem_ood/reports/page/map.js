@@ -16,8 +16,12 @@ const colouredClasses = (() => {
   return { places: chosen.sort((first, second) => first - second), isCut: chosen.length < ranked.length, n_classes: ranked.length };
 })();
 
-// Twelve colours: the seven of the palette, and five of them again half as strong.
-const classColour = (place) => (place < palette().length ? palette()[place] : faded(palette()[place - palette().length], 0.5));
+// Twelve colours; the later ones differ in lightness too, and the largest classes are named on the map itself.
+const MORE_COLOURS = {
+  light: ["#8c510a", "#7b3294", "#5e6b00", "#b2182b", "#01665e"],
+  dark: ["#d8b365", "#c2a5cf", "#b8c94a", "#f4777f", "#80cdc1"],
+};
+const classColour = (place) => [...palette(), ...MORE_COLOURS[isDark() ? "dark" : "light"]][place];
 
 function mapGroups() {
   if (state.mapColour === "verdict") {
@@ -80,7 +84,7 @@ function mapFigure(width) {
       size: group.rows.map((place) => (report.map.set[place] === 0 ? 6 : 7.5)), opacity: 0.8, line: { width: group.isOpen ? 1.6 : 0.5, color: group.isOpen ? group.colour : ink().paper },
     },
   }));
-  const height = width < 500 ? 420 : 600;
+  const height = width < 500 ? 420 : onPage(600);
   const noTicks = { showticklabels: false, ticks: "", showgrid: false };
   const marks = state.mapColour === "set" ? [] : [
     { label: IN_DISTRIBUTION, colour: ink().muted, symbol: IN_SYMBOL },
@@ -94,6 +98,7 @@ function mapFigure(width) {
     words: state.mapColour === "verdict" ? `Verdicts of ${cut(state.focus.name, 60)}.` : "",
     legend: [
       ...groups.map((group) => ({ label: group.label, colour: group.colour, symbol: (group.symbol || "circle") + (group.isOpen ? "-open" : ""), key: group.key })),
+      ...(marks.length ? [{ isBreak: true }] : []),
       ...marks,
     ],
   };

@@ -68,13 +68,13 @@ def _tiles(report: Mapping[str, Any]) -> str:
     return f'{about}<dl class="tiles">{items}</dl>'
 
 
-def _figure(key: str, caption: str, *, tall: bool = False) -> str:
+def _figure(key: str, caption: str, *, below: str = "") -> str:
     """Return the place of one plot: the script draws it, words it and lists its numbers."""
     return (
         f'<figure class="card" id="figure-{key}"><ul class="legend" id="legend-{key}" hidden></ul>'
-        f'<div class="plot{" tall" if tall else ""}" id="plot-{key}" data-plot="{key}" data-drawn="false" role="group" '
+        f'<div class="plot" id="plot-{key}" data-plot="{key}" data-drawn="false" role="group" '
         'tabindex="0" aria-label="A plot, not drawn yet" aria-describedby="plot-help"></div>'
-        f'<figcaption>{caption}<span class="figure-words" id="words-{key}"></span></figcaption>'
+        f'{below}<figcaption>{caption}<span class="figure-words" id="words-{key}"></span></figcaption>'
         f'<details class="numbers" data-numbers="{key}"><summary>Numbers behind this figure</summary>'
         f"{table_box('', f'Numbers behind the figure {key}')}</details></figure>"
     )
@@ -117,7 +117,7 @@ def _scores(report: Mapping[str, Any]) -> str:
     text = "A higher score looks more in-distribution. "
     if not report.get("sets"):
         text += "Only in-distribution rows were given. "
-    return _figure("scores", text, tall=True) + '<div id="guarantee" class="guarantee"></div>'
+    return _figure("scores", text, below='<div id="guarantee" class="guarantee scripted"></div>')
 
 
 def _curves(report: Mapping[str, Any]) -> str:
@@ -170,7 +170,7 @@ def _map(report: Mapping[str, Any]) -> str:
     by = drawn.get("class_from")
     classes = f" Classes are {'labels' if by == 'labels' else escaped(by)}." if by else ""
     note = f"{escaped(drawn.get('method', ''))} of the features. {escaped(drawn.get('note', ''))}{classes} "
-    return _figure("map", note, tall=True)
+    return _figure("map", note)
 
 
 def _surprises(report: Mapping[str, Any]) -> str:

@@ -143,7 +143,7 @@ class _ComparisonTable:
         cells = "".join(self._set_cell(detector, one, ood, metric) for ood in self.sets for metric in self.metrics)
         own = "".join(self._cell(detector, key, one.get(key)) for key in self.own)
         row = attributes({"detector": detector, "index": index, "shown": "true"})
-        return f'<tr{row}><th scope="row"><span class="detector-name"><span class="swatch"></span>{name(detector)}</span></th>{cells}{own}</tr>'
+        return f'<tr{row}><th scope="row" title="{escaped(detector)}"><span class="detector-name"><span class="swatch"></span>{name(detector)}</span></th>{cells}{own}</tr>'
 
     def _set_cell(self, detector: str, one: Mapping[str, Any], ood: str, metric: str) -> str:
         interval, is_best = _interval(one, ood, metric), self._is_best(detector, ood, metric)

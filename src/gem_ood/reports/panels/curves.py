@@ -120,6 +120,10 @@ def _staircase_length(x: Floats, y: Floats) -> Floats:
 
 
 def _envelope_length(x: Floats, y: Floats) -> Floats:
-    """Return how far along the falling line over the curve each point lies: its teeth are many where rows are few."""
-    envelope = np.maximum.accumulate(y[::-1])[::-1]
-    return np.asarray(x + envelope[0] - envelope)
+    """Return how far along each point lies, by the lines over the curve that only fall and only rise.
+
+    The curve itself has many teeth where few rows are kept, which would draw all points there.
+    """
+    falling = np.maximum.accumulate(y[::-1])[::-1]
+    rising = np.maximum.accumulate(y[1:])  # the first point is 1 by convention
+    return np.asarray(x + falling[0] - falling + np.concatenate([[0.0], rising - rising[0]]))

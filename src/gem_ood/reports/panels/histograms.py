@@ -139,8 +139,9 @@ def _finite(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _ends(scores: NDArray[np.float64], tail: float, lowest: float, highest: float) -> tuple[float, float]:
-    low, high = np.quantile(np.clip(scores, lowest, highest), [tail, 1.0 - tail])
-    return float(low), float(high)
+    # Scores of rows themselves, so that an axis shows all of a few rows.
+    shown = np.clip(scores, lowest, highest)
+    return float(np.quantile(shown, tail, method="lower")), float(np.quantile(shown, 1.0 - tail, method="higher"))
 
 
 def _bounded(score: float) -> float:

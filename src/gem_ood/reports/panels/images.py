@@ -41,6 +41,9 @@ _PICTURE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, zli
 #: A path as callers write it.
 AnyPath = str | os.PathLike[str]
 
+#: Shape, whether in Fortran's order, and type: the first bytes of an array in NumPy's format.
+_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+
 
 class _Pictures(Protocol):
     """Pictures by place: what an `Images` reads from."""
@@ -140,10 +143,13 @@ def open_images(source: ArrayLike | AnyPath | Sequence[AnyPath]) -> Images:
         5
     """
     require_extra("report", "PIL.Image", purpose="thumbnails")
-    if isinstance(source, str | os.PathLike):
-        return _open_path(Path(source))
-    if _is_paths(source):
-        return Images(_Files.of([Path(path) for path in source], "images"))  # type: ignore[union-attr, arg-type]
+    try:
+        if isinstance(source, str | os.PathLike):
+            return _open_path(Path(source))
+        if _is_paths(source):
+            return Images(_Files.of([Path(path) for path in source], "images"))  # type: ignore[union-attr, arg-type]
+    except OSError as error:
+        raise InputError(f"images cannot be read ({_one_line(error)}); pass files that you may read") from error
     array = _as_array(source)
     layout = _Layout.of(array.shape, array.dtype, "images")
     layout.refuse_values(array, "images")
@@ -169,20 +175,17 @@ def _as_array(source: Any) -> NDArray[Any]:
 
 
 def _open_path(path: Path) -> Images:
-    try:
-        if path.is_dir():
-            return Images(_Files.of(_listed(path), str(path)))
-        if not path.exists():
-            raise InputError(f"{path} does not exist; pass a .npy or .npz file, or a directory of images")
-        suffix = path.suffix.lower()
-        if suffix == ".npy":
-            return Images(_open_npy(path))
-        if suffix == ".npz":
-            return _open_npz(path)
-        if suffix in SUFFIXES:
-            return Images(_Files.of([path], str(path)))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error}); pass a file you may read") from error
+    if path.is_dir():
+        return Images(_Files.of(_listed(path), str(path)))
+    if not path.exists():
+        raise InputError(f"{path} does not exist; pass a .npy or .npz file, or a directory of images")
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        return Images(_open_npy(path))
+    if suffix == ".npz":
+        return _open_npz(path)
+    if suffix in SUFFIXES:
+        return Images(_Files.of([path], str(path)))
     raise InputError(
         f"{path} has the suffix {suffix or '(none)'!r}; pass a .npy or .npz file, or a directory of "
         f"{' '.join(SUFFIXES)} files"
@@ -190,7 +193,8 @@ def _open_path(path: Path) -> Images:
 
 
 def _listed(directory: Path) -> list[Path]:
-    paths = sorted(path for path in directory.iterdir() if path.suffix.lower() in SUFFIXES)
+    names = sorted(path.name for path in directory.iterdir() if path.suffix.lower() in SUFFIXES)
+    paths = [directory / name for name in names if not name.startswith(".")]
     if not paths:
         raise InputError(f"{directory} holds no {' '.join(SUFFIXES)} file; pass the directory that holds the images")
     return paths
@@ -212,7 +216,7 @@ class _Layout:
                 f"{title} has shape {shape}; pass pictures of one size as n×height×width, n×height×width×channels or "
                 f"n×channels×height×width with 1, 3 or 4 channels"
             )
-        if 0 in shape:
+        if min(shape) < 1:
             raise InputError(f"{title} has shape {shape}, which holds no picture; pass at least one of one pixel")
         if dtype.hasobject or (dtype != np.uint8 and dtype.kind not in "fb"):
             raise InputError(
@@ -376,10 +380,10 @@ def _open_npz(path: Path) -> Images:
     layout = _Layout.of(shape, dtype, f"{path}: {name}")
     opened = _Member(path, f"{name}.npy", shape, is_fortran, layout, shape[0])
     next(opened.read([0]))
-    return Images(opened, _rows(path, shape[0]) if "rows" in headers else None)
+    return Images(opened, _rows(path, headers["rows"], shape[0]) if "rows" in headers else None)
 
 
-def _header(stream: IO[bytes], title: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _header(stream: IO[bytes], title: str) -> _Header:
     try:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -401,17 +405,18 @@ def _named_images(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
     return candidates[0]
 
 
-def _rows(path: Path, n_images: int) -> NDArray[np.int64]:
+def _rows(path: Path, header: _Header, n_images: int) -> NDArray[np.int64]:
+    shape, _, dtype = header
+    if shape != (n_images,) or dtype.kind not in "iu":
+        raise InputError(
+            f'{path}: "rows" has shape {shape} and dtype {dtype} for {n_images} images; pass one whole number per '
+            f"image, that of its row"
+        )
     try:
         with np.load(path, allow_pickle=False) as arrays:
             rows = arrays["rows"]
     except (ValueError, *_ZIP_ERRORS) as error:
         raise FileFormatError(_damaged(path, error)) from error
-    if rows.shape != (n_images,) or rows.dtype.kind not in "iu":
-        raise InputError(
-            f'{path}: "rows" has shape {rows.shape} and dtype {rows.dtype} for {n_images} images; pass one whole '
-            f"number per image, that of its row"
-        )
     if rows.min() < 0 or len(np.unique(rows)) < n_images:
         raise InputError(f'{path}: "rows" holds a negative number or one twice; each image has a row of its own')
     return np.asarray(rows, dtype=np.int64)

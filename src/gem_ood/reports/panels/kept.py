@@ -101,7 +101,7 @@ def kept_shares(calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshol
     asked = [share for share in shares if rows_needed(tpr=share) <= len(calibration)]
     cuts = [conformal_threshold(calibration, tpr=share, assume_sorted=True) for share in asked]
     ranges = np.array([_kept_range(cut.order, len(calibration), len(inside)) for cut in cuts])
-    own_low, own_high = _kept_range(threshold.order, len(calibration), len(inside))
+    own_low, own_high = _kept_range(threshold.order, threshold.n_rows, len(inside))
     return KeptShares(
         asked=np.array(asked),
         realised=_share_kept(inside, np.array([cut.value for cut in cuts])),

@@ -13,7 +13,7 @@ from gem_ood.errors import InputError
 from gem_ood.extras import require_extra
 from gem_ood.features import as_features, is_count, refuse_non_finite
 
-__all__ = ["FEWEST_ROWS", "Method", "Places", "place_rows"]
+__all__ = ["FEWEST_ROWS", "LARGEST_SEED", "Method", "Places", "place_rows"]
 
 #: How rows may be placed; "auto" is UMAP where it can be.
 Method = Literal["auto", "umap", "pca"]

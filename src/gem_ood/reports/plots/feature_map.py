@@ -24,6 +24,9 @@ NAMED_CLASSES, NAMED_SETS = 11, 5
 #: Wider names are cut, in points, so that legends of three columns fit under their panel; and two columns of verdicts.
 WIDEST_NAME, WIDEST_VERDICT = 58.0, 100.0
 
+#: Not even the narrowest letters make a longer name fit.
+LONGEST_NAME = 40
+
 #: Okabe and Ito's colours, then others that stay apart for colour-blind readers next to them.
 CLASS_COLOURS = (
     style.BLUE,
@@ -196,8 +199,8 @@ def _shown(name: str) -> str:
     line = " ".join(name[:1000].split()) or "(no name)"
     drawable = "".join(
         letter if font.get_char_index(ord(letter)) else letter.encode("unicode_escape").decode("ascii")
-        for letter in line[:100]
-    )
+        for letter in line[:LONGEST_NAME]
+    )[:LONGEST_NAME]
     cut = drawable
     while _width(cut) > WIDEST_NAME:
         drawable = drawable[:-1]

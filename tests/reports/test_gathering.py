@@ -1,0 +1,282 @@
+"""gather and write: every number of a report is that of the rows by hand, whatever comes."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gem_ood import GEM, MSP, Combine, Energy, Head, Mahalanobis, compare
+from gem_ood.errors import InputError, MissingExtraError
+from gem_ood.files import open_features
+from gem_ood.reports import Report, gather, write
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def case(blobs: Any) -> dict[str, Any]:
+    features, labels, held_out, far = blobs
+    near = 0.5 * held_out + 0.5 * held_out[::-1]
+    detectors = {
+        "gem": GEM().fit(features, labels).calibrate(held_out[:200]),
+        "energy": Energy(head=Head(np.eye(3, 5), np.zeros(3))).fit(features, labels),
+    }
+    return {
+        "detectors": detectors,
+        "id": held_out[200:],
+        "ood": {"near": near[:150], "far": far},
+        "labels": (np.arange(400) % 3)[200:],
+        "map": "pca",
+    }
+
+
+def test_the_metrics_are_those_of_compare(case: Any) -> None:
+    report = gather(**case)
+    del case["map"]
+    expected = compare(**case)
+    assert report.comparison.as_dict(time=False) == expected.as_dict(time=False)
+    shown = report.as_dict()["comparison"]["detectors"]
+    assert shown["gem"]["evaluations"]["near"]["fpr"] == expected.detectors["gem"].evaluations["near"].fpr
+
+
+def test_the_lead_is_the_best_detector_that_has_a_threshold(case: Any) -> None:
+    assert gather(**case).lead == "gem"
+    case["detectors"]["gem"] = GEM(normalize=True).fit(*_training(case))
+    assert gather(**case).lead == gather(**case).comparison.ranking("fpr")[0]
+
+
+def _training(case: Any) -> tuple[Any, Any]:
+    return case["id"], case["labels"]
+
+
+def test_the_headline_tells_what_is_kept_and_flagged(case: Any) -> None:
+    gem = case["detectors"]["gem"]
+    report = gather(**case)
+    kept = 1.0 - gem.is_ood(case["id"]).mean()
+    assert f"it keeps {100 * kept:.1f} % of 200 in-distribution rows" in report.headline
+    for name, rows in case["ood"].items():
+        assert f"{100 * gem.is_ood(rows).mean():.1f} % ({name})" in report.headline
+
+
+def test_surprising_rows_are_the_extremes_of_the_scores(case: Any) -> None:
+    gem = case["detectors"]["gem"]
+    surprises = gather(**case).detectors["gem"].surprises
+    assert len(surprises) == 20
+    inside = np.argsort(gem.score_samples(case["id"]), kind="stable")[:10]
+    assert [one.row for one in surprises if one.ood is None] == inside.tolist()
+    assert [one.label for one in surprises[:10]] == [str(case["labels"][row]) for row in inside]
+    outside = [
+        (-score, name, row) for name, rows in case["ood"].items() for row, score in enumerate(gem.score_samples(rows))
+    ]
+    assert [(one.ood, one.row) for one in surprises[10:]] == [place[1:] for place in sorted(outside)[:10]]
+    first = surprises[0]
+    explanation = gem.explain(case["id"][inside[:1]])
+    assert first.nearest_class == str(explanation.nearest_class[0])
+    assert first.distance == pytest.approx(explanation.distances.min())
+    assert first.is_ood is bool(explanation.is_ood[0])
+    assert all(one.distance is None and one.p_value is None for one in gather(**case).detectors["energy"].surprises)
+
+
+def test_batches_of_any_size_give_the_report_of_one_array(case: Any) -> None:
+    whole = gather(**case).as_dict()
+    rows, labels = case["id"], case["labels"]
+    starts = [0, 1, 8, 90]
+    batches = [(rows[slice(*ends)], labels[slice(*ends)]) for ends in zip(starts, [*starts[1:], None], strict=True)]
+    parts = gather(**(case | {"id": batches, "labels": None})).as_dict()
+    assert _numbers(parts) == pytest.approx(_numbers(whole), rel=1e-9)
+    assert [one["row"] for one in parts["detectors"]["gem"]["surprises"]] == [
+        one["row"] for one in whole["detectors"]["gem"]["surprises"]
+    ]
+
+
+def _numbers(document: Any) -> list[float]:
+    """Return every number of a report but times."""
+    if isinstance(document, dict):
+        return [number for key, one in document.items() if key != "seconds_per_10k" for number in _numbers(one)]
+    if isinstance(document, list):
+        return [number for one in document for number in _numbers(one)]
+    return [document] if isinstance(document, float | int) else []
+
+
+def test_a_file_is_named_as_the_source(case: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "id.npz", features=case["id"], labels=case["labels"])
+    report = gather(**(case | {"id": open_features(tmp_path / "id.npz"), "labels": None}))
+    assert report.run.inputs[0] == ("in-distribution", str(tmp_path / "id.npz"), 200)
+    assert report.run.inputs[1] == ("near", "ndarray", 150)
+
+
+def test_without_an_ood_set_there_is_a_report_of_what_is_kept(case: Any) -> None:
+    case |= {"ood": None}
+    report = gather(**case)
+    kept = 1.0 - case["detectors"]["gem"].is_ood(case["id"]).mean()
+    assert report.headline.startswith(f"gem keeps {100 * kept:.1f} % of 200 in-distribution rows; what it catches is")
+    assert any("No out-of-distribution set was given" in caveat for caveat in report.caveats)
+    assert all(one.ood is None for one in report.detectors["gem"].surprises)
+    assert len(report.detectors["gem"].surprises) == 20
+    assert report.as_dict()["comparison"]["detectors"]["gem"]["mean"]["fpr"] is None
+    assert "<html" in report.to_html()
+
+
+def test_one_class_needs_no_labels(case: Any) -> None:
+    case["detectors"] = {"one": GEM().fit(case["id"]).calibrate(case["id"])}
+    case |= {"labels": None}
+    report = gather(**case)
+    assert report.diagnosis is not None
+    assert set(report.as_dict()["map"]["classes"]) == {"0"}
+    assert report.as_dict()["map"]["class_from"] == "nearest class by one"
+
+
+@pytest.mark.parametrize("n_rows", [1, 3])
+def test_few_rows_give_a_report_that_says_so(case: Any, n_rows: int) -> None:
+    case |= {"id": case["id"][:n_rows], "labels": case["labels"][:n_rows]}
+    case |= {"ood": {"far": case["ood"]["far"][:n_rows]}, "map": "auto"}
+    report = gather(**case)
+    assert any(f"the in-distribution set ({n_rows}) and far ({n_rows})" in caveat for caveat in report.caveats)
+    assert len(report.detectors["gem"].surprises) == 2 * n_rows
+    assert report.map is not None
+    assert report.map.method == "PCA"
+    assert "<html" in report.to_html()
+
+
+@pytest.mark.parametrize("n_features", [1, 2])
+def test_rows_of_few_dimensions_have_a_map_too(n_features: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(90, n_features))
+    report = gather([GEM().fit(rows).calibrate(rows)], id=rows, ood={"far": rows + 9.0}, map="pca")
+    assert report.map is not None
+    assert report.map.points.shape == (180, 2)
+    assert np.isfinite(report.map.points).all()
+
+
+def test_names_with_html_and_other_scripts_are_escaped(case: Any, tmp_path: Path) -> None:
+    names = np.array([HOSTILE, "Zürich 数字", 'a & "b"'])
+    features, codes = _training(case)
+    labels = names[codes]
+    gem = GEM().fit(features, labels).calibrate(features)
+    report = write(
+        tmp_path / "r.html", {HOSTILE: gem}, id=features, labels=labels, ood={f"{HOSTILE}!": features + 9.0}, map="pca"
+    )
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert HOSTILE not in page
+    assert "<img src=x" not in page
+    assert "Zürich 数字" in page
+    assert report.as_dict()["map"]["classes"] == sorted(names.tolist())
+
+
+def test_a_million_rows_are_drawn_as_a_stated_sample(case: Any) -> None:
+    rng = np.random.default_rng(0)
+    case["id"] = rng.normal(size=(1_000_000, 5)).astype(np.float32)
+    case["labels"] = None
+    del case["detectors"]["energy"]
+    report = gather(**case)
+    document = report.as_dict()
+    assert (document["n_id"], document["map"]["n_rows"]) == (1_000_000, 1_000_250)
+    assert document["map"]["n_drawn"] == 1_000 + 150 + 100
+    assert "1,000 of 1,000,000 in-distribution rows" in document["map"]["note"]
+    assert len(json.dumps(document)) < 400_000
+
+
+def test_the_map_holds_the_rows_it_names(case: Any) -> None:
+    case["map_rows"] = 100
+    drawn = gather(**case).map
+    assert drawn is not None
+    assert np.bincount(drawn.sets).tolist() == [50, 25, 25]
+    gem, rows = case["detectors"]["gem"], drawn.rows[drawn.sets == 2]
+    assert drawn.is_ood["gem"][drawn.sets == 2].tolist() == gem.is_ood(case["ood"]["far"][rows]).tolist()
+    assert drawn.is_ood["energy"] is None
+    inside = drawn.rows[drawn.sets == 0]
+    assert list(drawn.classes[:50]) == [str(label) for label in case["labels"][inside]]
+    assert set(drawn.classes[50:]) == {None}
+
+
+def test_pictures_of_surprising_rows_are_shown(case: Any) -> None:
+    pictures = np.zeros((200, 8, 8), dtype=np.uint8)
+    report = gather(**case, images={"id": pictures})
+    rows = {one.row for part in report.detectors.values() for one in part.surprises if one.ood is None}
+    assert {place for place in report.images} == {(None, row) for row in rows}
+    shown = report.as_dict()
+    keys = {one["image"] for one in shown["detectors"]["gem"]["surprises"]} - {None}
+    assert keys <= set(shown["images"])
+    assert all(uri.startswith("data:image/png;base64,") for uri in shown["images"].values())
+
+
+def test_the_diagnosis_is_of_the_gaussian_part_of_a_combination(case: Any) -> None:
+    features, labels = _training(case)
+    joined = Combine([MSP(head=Head(np.eye(3, 5), np.zeros(3))), Mahalanobis()]).fit(features, labels)
+    case["detectors"] = {"joined": joined}
+    report = gather(**case)
+    assert report.diagnosis is not None
+    assert report.diagnosis.detector == "joined"
+
+
+def test_labels_that_the_fit_does_not_know_leave_the_diagnosis_out_with_a_reason(case: Any) -> None:
+    case["labels"] = case["labels"] + 7
+    report = gather(**case)
+    assert report.diagnosis is None
+    assert any(caveat.startswith("No Gaussian diagnosis: labels holds 7, 8, 9") for caveat in report.caveats)
+
+
+def test_no_gaussian_detector_leaves_the_diagnosis_out_with_a_reason(case: Any) -> None:
+    del case["detectors"]["gem"]
+    report = gather(**case)
+    assert report.diagnosis is None
+    assert any("no detector here has Gaussian classes" in caveat for caveat in report.caveats)
+
+
+def test_a_threshold_from_other_rows_is_found_out(case: Any) -> None:
+    gem = case["detectors"]["gem"]
+    gem.calibrate(case["id"] * 0.5 + 0.5 * case["id"].mean(axis=0))
+    report = gather(**case)
+    assert any("It does not: these rows differ" in finding for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"detectors": []}, "pass at least one fitted detector"),
+        ({"map_rows": 0}, "map_rows is 0"),
+        ({"map_rows": 100_000}, "map_rows is 100000; pass a whole number from 1 to 4,000"),
+        ({"images": {"nowhere": []}}, "images are given for 'nowhere', but there are only 'id', 'near', 'far'"),
+        ({"ood": {"mean": [[0.0] * 5]}}, "rename it"),
+        ({"ood": [[0.0] * 5]}, "ood is a list"),
+        ({"tpr": 1.5}, "tpr"),
+        ({"map": "tsne"}, "map"),
+        ({"id": np.full((3, 5), np.nan), "labels": None}, "row 0"),
+    ],
+)
+def test_bad_input_is_refused_by_name(case: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        gather(**(case | options))
+
+
+def test_nothing_is_written_where_the_report_fails(case: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="row 0"):
+        write(tmp_path / "r.html", **(case | {"id": np.full((3, 5), np.nan), "labels": None}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("r.pdf", "suffix .html"), ("no/r.html", "does not exist"), (".", "suffix .html")]
+)
+def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        write(tmp_path / name, [], id=[[0.0]])
+
+
+def test_without_the_extra_the_remedy_is_named(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "gem-ood\[report\]"'):
+        gather(**case)
+
+
+def test_a_report_is_a_value_with_all_its_parts(case: Any) -> None:
+    report = gather(**case, command="gem-ood evaluate ...", notes=["left out: mos"])
+    assert isinstance(report, Report)
+    assert report.run.command == "gem-ood evaluate ..."
+    assert "left out: mos" in report.caveats
+    assert report.run.versions["numpy"] == np.__version__
+    assert report.detectors["gem"].kept is not None
+    assert report.detectors["gem"].kept.own_realised == report.comparison.detectors["gem"].id_kept
