@@ -118,6 +118,10 @@ def test_without_an_ood_set_there_is_a_report_of_what_is_kept(case: Any) -> None
     assert len(report.detectors["gem"].surprises) == 20
     assert report.as_dict()["comparison"]["detectors"]["gem"]["mean"]["fpr"] is None
     assert "<html" in report.to_html()
+    text = report.comparison.to_text(layout="long", time=False)
+    assert text.splitlines()[0].split() == ["detector", "ID", "error", "ID", "kept"]
+    assert "200 in-distribution rows and no out-of-distribution set" in text
+    assert ",fpr," not in report.comparison.to_csv()
 
 
 def test_one_class_needs_no_labels(case: Any) -> None:

@@ -97,10 +97,10 @@ def as_csv(measured: Measurements, order: Sequence[str], *, metrics: Sequence[st
 
 def _laid_out(measured: Measurements, options: TableOptions) -> Table:
     """Return the table in the layout asked for, or in whichever suits lines of its width."""
-    if options.layout == "long":
+    if options.layout == "long" and measured.n_ood:
         return long(measured, options)
     table = wide(measured, options)
-    is_fitting = options.layout == "wide" or _text_width(table) <= options.width
+    is_fitting = options.layout == "wide" or not measured.n_ood or _text_width(table) <= options.width
     return table if is_fitting else long(measured, options)
 
 
@@ -113,7 +113,7 @@ def _records(
     measured: Measurements, name: str, metrics: Sequence[str], *, time: bool
 ) -> Iterator[tuple[str, str, float | None, float | None, float | None]]:
     one = measured.detectors[name]
-    for ood in (*measured.n_ood, MEAN):
+    for ood in (*measured.n_ood, MEAN) if measured.n_ood else ():
         for metric in metrics:
             low, high = one.interval(metric, ood) or (None, None)
             yield ood, metric, one.value(metric, ood), low, high

@@ -184,9 +184,9 @@ class _Form:
 
     def _notes(self) -> tuple[str, ...]:
         sets = ", ".join(f"{name} ({n_rows:,})" for name, n_rows in self.measured.n_ood.items())
+        against = f"against {sets}" if sets else "and no out-of-distribution set"
         return (
-            f"In percent, {self.measured.convention} convention: {self.measured.n_id:,} in-distribution rows "
-            f"against {sets}",
+            f"In percent, {self.measured.convention} convention: {self.measured.n_id:,} in-distribution rows {against}",
             *([] if self.measured.intervals is None else [self._about_intervals()]),
             *(
                 ["flagged, ID kept: shares of rows beyond and within the detector's own threshold"]
