@@ -5,9 +5,21 @@ from typing import Annotated
 
 import typer
 
-from gem_ood.cli.console import print_json, print_text
-from gem_ood.cli.options import DetectorPath, Features, Json, Labels, Rows, Tpr, load_detector, open_rows
-from gem_ood.progress import RowProgress
+from gem_ood.cli.console import print_json
+from gem_ood.cli.options import (
+    DetectorPath,
+    Features,
+    Json,
+    Labels,
+    Rows,
+    Tpr,
+    check_out,
+    load_detector,
+    naming,
+    open_rows,
+    out_option,
+)
+from gem_ood.cli.voice import step, tell, watching
 
 __all__ = ["calibrate"]
 
@@ -21,26 +33,29 @@ def calibrate(
         float | None,
         typer.Option(metavar="SHARE", help="Ask for the guarantee with this confidence (PAC), such as 0.99."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="OTHER", help="Save here instead of over DETECTOR.")] = None,
+    out: Annotated[Path | None, out_option("Save the calibrated detector to this file, not over DETECTOR.")] = None,
     features: Features = None,
     labels: Labels = None,
     json: Json = False,
 ) -> None:
-    """Set a detector's threshold from in-distribution rows that its fit has not seen.
+    r"""Set a detector's threshold from in-distribution rows that its fit has not seen.
 
-    Example: gem-ood calibrate detector.safetensors held_out.npz --tpr 0.95
+    Examples:
+        gem-ood calibrate gem.safetensors held_out.npz
+        gem-ood calibrate gem.safetensors held_out.npz --tpr 0.9 --confidence 0.99 \
+            --out ready.safetensors
     """
-    from gem_ood.files import calibrate_on_file, refuse_overwriting, refuse_unwritable
+    from gem_ood.files import calibrate_on_file
 
     fitted = load_detector(detector)
     target = detector if out is None else out
-    refuse_unwritable(target, (".safetensors",))
-    refuse_overwriting(target, file)
+    check_out(target, (".safetensors",), file)
     rows = open_rows(file, features, labels, fitted)
-    with RowProgress() as progress:
+    with watching() as progress, step("scoring the held-out rows"):
         watched = rows.watched(progress.watch(rows.path.name, rows.n_rows))
         threshold = calibrate_on_file(fitted, watched, tpr=tpr, confidence=confidence).threshold_
-    fitted.save(target)
+    with naming(target), step(f"writing {target}"):
+        fitted.save(target)
     if json:
         print_json(
             {
@@ -54,5 +69,5 @@ def calibrate(
             }
         )
         return
-    print_text(f"Threshold {threshold.value:.6g} ({threshold.method}, {threshold.n_rows:,} rows): {target}")
-    print_text(threshold.guarantee)
+    tell(f"Threshold {threshold.value:.6g} ({threshold.method}, {threshold.n_rows:,} rows): {target}")
+    tell(threshold.guarantee)

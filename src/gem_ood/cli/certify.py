@@ -7,8 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
-from gem_ood.cli.options import ROWS, DetectorPath, Features, Json, Labels, load_detector, open_rows
-from gem_ood.progress import RowProgress
+from gem_ood.cli.options import (
+    OUTPUT_PANEL,
+    ROWS_PANEL,
+    DetectorPath,
+    Features,
+    Json,
+    Labels,
+    OptionalIdFile,
+    Tpr,
+    check_out,
+    load_detector,
+    named_file,
+    naming,
+    open_rows,
+)
+from gem_ood.cli.voice import step, tell, watching
 
 if TYPE_CHECKING:
     from gem_ood.theory import Certification, Diagnosis, Rates
@@ -25,18 +39,26 @@ def certify(
     detector: DetectorPath,
     *,
     ood: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"Out-of-distribution rows, to measure and predict on: {ROWS}.")
+        str | None,
+        typer.Option(
+            metavar="[NAME=]FILE",
+            rich_help_panel=ROWS_PANEL,
+            help="Out-of-distribution rows, to measure and predict on.",
+        ),
     ] = None,
     ood_mean: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Instead of rows, one vector: their assumed mean.")
-    ] = None,
-    id_file: Annotated[
         Path | None,
-        typer.Option("--id", metavar="FILE", help="In-distribution rows that the fit has not seen, best with labels."),
+        typer.Option(metavar="FILE", rich_help_panel=ROWS_PANEL, help="Instead of rows, one vector: their mean."),
     ] = None,
-    tpr: Annotated[float, typer.Option(metavar="SHARE", help="The share of in-distribution rows to keep.")] = 0.95,
+    id_file: OptionalIdFile = None,
+    tpr: Tpr = 0.95,
     figure: Annotated[
-        Path | None, typer.Option(metavar="QQ", help="Draw distances against χ²: .png, .svg or .pdf; needs --id.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=OUTPUT_PANEL,
+            help="Draw distances against χ² to this file: .png, .svg or .pdf; needs --id.",
+        ),
     ] = None,
     features: Features = None,
     labels: Labels = None,
@@ -44,11 +66,15 @@ def certify(
 ) -> None:
     """Show what theory promises of a detector, beside what is measured, and how far to trust it on this network.
 
-    Example: gem-ood certify detector.safetensors --ood noise.npz --id test.npz --figure qq.png
+    Examples:
+        gem-ood certify gem.safetensors --ood noise.npz --id test.npz
+        gem-ood certify gem.safetensors --ood noise.npz --id test.npz --figure qq.png
     """
-    result = _certified(detector, ood, ood_mean, id_file, figure, tpr=tpr, features=features, labels=labels)
+    ood_file = None if ood is None else named_file(ood)[1]
+    result = _certified(detector, ood_file, ood_mean, id_file, figure, tpr=tpr, features=features, labels=labels)
     if figure is not None and result.diagnosis is not None:
-        _draw(result.diagnosis, figure)
+        with naming(figure), step(f"drawing {figure}"):
+            _draw(result.diagnosis, figure)
     if json:
         print_json(result.as_dict() | {"figure": figure})
     else:
@@ -74,7 +100,7 @@ def _certified(
         raise InputError("pass either --ood, a file of out-of-distribution rows, or --ood-mean, their assumed mean")
     _check_figure(figure, id_file, [path for path in (detector, ood, ood_mean, id_file) if path is not None])
     fitted = load_detector(detector)
-    with RowProgress() as progress, without_names_warning():
+    with watching() as progress, without_names_warning(), step("certifying"):
 
         def watched(rows: Any) -> Any:
             refuse_other_columns(fitted, rows)
@@ -105,13 +131,11 @@ def _check_figure(figure: Path | None, id_file: Path | None, inputs: list[Path])
     if figure is None:
         return
     from gem_ood.errors import InputError
-    from gem_ood.files import refuse_overwriting, refuse_unwritable
     from gem_ood.reports.plots.style import require_matplotlib
 
     if id_file is None:
         raise InputError("--figure draws distances of held-out in-distribution rows; pass them with --id")
-    refuse_unwritable(figure, FIGURES)
-    refuse_overwriting(figure, *inputs)
+    check_out(figure, FIGURES, *inputs)
     require_matplotlib()
 
 
@@ -175,7 +199,7 @@ def _print(result: "Certification", figure: Path | None) -> None:
     for sentence in result.summary:
         print_text(f"- {sentence}")
     if figure is not None:
-        print_text(f"Figure: {figure}")
+        tell(f"Figure: {figure}")
 
 
 def _rates_row(result: "Certification", rates: "Rates") -> list[str]:

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
 from gem_ood.cli.console import print_json, print_text
 from gem_ood.cli.options import check_out, listed, naming
+from gem_ood.cli.voice import note, tell
 
 if TYPE_CHECKING:
     from gem_ood.comparison import Comparison
 
-__all__ = ["FORMATS", "ComparisonOutput", "Format", "in_option_names"]
+__all__ = ["FORMATS", "ComparisonOutput", "Format", "about_left_out", "in_option_names"]
 
 Format = Literal["text", "markdown", "latex", "csv", "json"]
 
@@ -55,24 +54,28 @@ class ComparisonOutput:
         form = as_format or FORMATS.get(suffix, "text")
         return cls(form, out, options, json)
 
-    def show(self, comparison: "Comparison", left_out: Mapping[str, str]) -> None:
-        """Write the file, if one is asked for, print, and say on stderr what was left out."""
+    def show(self, comparison: "Comparison", left_out: Mapping[str, str], report: Path | None = None) -> None:
+        """Write the file, if one is asked for, print, name the report, and say on stderr what was left out."""
         if self.out is not None:
             from gem_ood.storage import atomic_path
 
             with naming(self.out), atomic_path(self.out) as temporary:
                 temporary.write_text(self._rendered(comparison, self.format), encoding="utf-8", newline="")
         if self.json:
-            print_json(comparison.as_dict(**self.options) | {"left_out": dict(left_out), "out": self.out})
+            print_json(
+                comparison.as_dict(**self.options) | {"left_out": dict(left_out), "out": self.out, "report": report}
+            )
             return
         if self.out is None and self.format != "text":
             print_text(self._rendered(comparison, self.format).removesuffix("\n"))
         else:
             self._print_text(comparison)
         if self.out is not None:
-            print_text(f"Table: {self.out}")
-        for line in _about_left_out(left_out):
-            typer.echo(f"gem-ood: note: {line}", err=True)
+            tell(f"Table: {self.out}")
+        if report is not None:
+            tell(f"Report: {report}")
+        for line in about_left_out(left_out):
+            note(line)
 
     def _rendered(self, comparison: "Comparison", form: Format) -> str:
         if form == "text":
@@ -91,7 +94,8 @@ class ComparisonOutput:
 
         console = Console()
         if not console.is_terminal or console.color_system is None:  # a pipe, or a terminal without bold
-            print_text(comparison.to_text(**self.options))
+            width: dict[str, Any] = {"width": console.width} if console.is_terminal else {}
+            print_text(comparison.to_text(**width, **self.options))
             return
         text = comparison.to_text(width=console.width, ansi=True, **self.options)
         console.print(Text.from_ansi(text), soft_wrap=True)
@@ -107,7 +111,7 @@ def _metrics(text: str) -> tuple[str, ...]:
         raise InputError(f"--metrics: {error}") from error
 
 
-def _about_left_out(left_out: Mapping[str, str]) -> list[str]:
+def about_left_out(left_out: Mapping[str, str]) -> list[str]:
     """Return one line for each reason, with the methods that it holds for."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in left_out.items():

@@ -7,21 +7,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gem_ood.cli.comparison_output import FORMATS, ComparisonOutput, Format, in_option_names
+from gem_ood.cli.comparison_output import FORMATS, ComparisonOutput, Format, about_left_out, in_option_names
+from gem_ood.cli.completing import complete_methods, complete_metrics
 from gem_ood.cli.options import (
-    ROWS,
+    METHODS_PANEL,
+    ROWS_PANEL,
     Classes,
     Features,
     Groups,
+    HeadPath,
+    IdFile,
     Json,
     Labels,
+    Tpr,
     listed,
     load_detector,
+    named_file,
     open_rows,
+    out_option,
     read_classes,
     read_groups,
+    read_head,
     refuse_other_head,
 )
+from gem_ood.cli.reporting import ImageFiles, MapOption, Reporting, ReportPath, command_line
+from gem_ood.cli.voice import detail, step, watching
 from gem_ood.progress import RowProgress
 
 if TYPE_CHECKING:
@@ -32,60 +42,102 @@ __all__ = ["evaluate"]
 
 Metric = Literal["fpr", "auroc", "aupr_in", "aupr_out", "detection_error"]
 
+#: The section of the options that shape the table.
+TABLE_PANEL = "Table"
+
 Detectors = Annotated[
-    list[Path] | None, typer.Argument(metavar="[DETECTOR...]", help="Detectors that `gem-ood fit` saved.")
+    list[Path] | None, typer.Argument(metavar="DETECTOR", help="Detectors that gem-ood fit saved.", show_default=False)
 ]
 Methods = Annotated[
     str | None,
-    typer.Option(metavar="all|NAME[,NAME...]", help="Methods to fit to --train and compare; all: the whole catalogue."),
+    typer.Option(
+        metavar="all|NAME[,NAME...]",
+        rich_help_panel=METHODS_PANEL,
+        help="Methods to fit to --train and compare; all: the whole catalogue.",
+        autocompletion=complete_methods,
+    ),
 ]
 Train = Annotated[
-    Path | None, typer.Option(metavar="FILE", help=f"In-distribution rows that --methods are fitted to: {ROWS}.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", rich_help_panel=METHODS_PANEL, help="In-distribution rows that --methods are fitted to."
+    ),
 ]
 TrainLabels = Annotated[
-    str | None, typer.Option(metavar="NAME|FILE.npy", help="The labels of --train, if not those of --labels.")
-]
-HeadPath = Annotated[
-    Path | None,
-    typer.Option(metavar="HEAD.npz", help="The classifier's last layer, for the methods that read logits."),
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.npy",
+        rich_help_panel=METHODS_PANEL,
+        help="The labels of --train, if not those of --labels.",
+    ),
 ]
 Logits = Annotated[
-    bool, typer.Option("--logits", help="The rows are logits: --methods that read these then need no --head.")
+    bool,
+    typer.Option(
+        "--logits",
+        rich_help_panel=METHODS_PANEL,
+        help="The rows are logits: --methods that read these then need no --head.",
+    ),
 ]
 Calibrate = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Held-out in-distribution rows that set every detector's threshold at --tpr."),
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=ROWS_PANEL,
+        help="Held-out in-distribution rows that set every detector's threshold at --tpr.",
+    ),
 ]
-IdFile = Annotated[Path, typer.Option("--id", metavar="FILE", help="In-distribution rows that no fit has seen.")]
 Ood = Annotated[
-    list[str], typer.Option(metavar="NAME=FILE", help="Out-of-distribution rows and their name; repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]FILE",
+        rich_help_panel=ROWS_PANEL,
+        help="Out-of-distribution rows, and their name in the table; repeatable.",
+    ),
 ]
-Tpr = Annotated[float, typer.Option(metavar="SHARE", help="The true positive rate at which FPR is read.")]
-Convention = Annotated[Literal["paper", "openood"], typer.Option(help="How FPR and AUPR are defined.")]
+Convention = Annotated[
+    Literal["paper", "openood"], typer.Option(rich_help_panel=TABLE_PANEL, help="How FPR and AUPR are defined.")
+]
 Intervals = Annotated[
-    Literal["bootstrap", "delong"] | None, typer.Option(help="Add 95 % intervals (delong: AUROC only).")
+    Literal["bootstrap", "delong"] | None,
+    typer.Option(rich_help_panel=TABLE_PANEL, help="Add 95 % intervals (delong: AUROC only)."),
 ]
-Sort = Annotated[Metric | None, typer.Option(metavar="METRIC", help="Order by the mean of fpr, auroc, aupr_in, ...")]
+Sort = Annotated[
+    Metric | None,
+    typer.Option(
+        metavar="METRIC",
+        rich_help_panel=TABLE_PANEL,
+        help="Order by the mean of fpr, auroc, aupr_in, aupr_out or detection_error.",
+    ),
+]
 Metrics = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME[,NAME...]",
-        help="Of fpr, auroc, aupr_in, aupr_out and detection_error. Default: the first three; all in csv and json.",
+        metavar="METRIC[,METRIC...]",
+        rich_help_panel=TABLE_PANEL,
+        help="Which metrics are shown. Default: fpr,auroc,aupr_in; all in csv and json.",
+        autocompletion=complete_metrics,
     ),
 ]
-NoTime = Annotated[bool, typer.Option("--no-time", help="Leave out the time to score 10,000 rows (json: null).")]
+NoTime = Annotated[
+    bool,
+    typer.Option(
+        "--no-time", rich_help_panel=TABLE_PANEL, help="Leave out the time to score 10,000 rows (json: null)."
+    ),
+]
 AsFormat = Annotated[
     Format | None,
-    typer.Option("--format", help="text unless given, or what the suffix of --out says."),
+    typer.Option("--format", rich_help_panel=TABLE_PANEL, help="text unless given, or what the suffix of --out says."),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Write the table to a file: {', '.join(FORMATS)}.")]
+Out = Annotated[Path | None, out_option(f"Write the table to this file: {', '.join(FORMATS)}.")]
 
 
 def evaluate(
+    context: typer.Context,
     detectors: Detectors = None,
     *,
     id_file: IdFile,
-    ood: Ood,
+    ood: Ood = None,
     methods: Methods = None,
     train: Train = None,
     train_labels: TrainLabels = None,
@@ -102,23 +154,33 @@ def evaluate(
     no_time: NoTime = False,
     as_format: AsFormat = None,
     out: Out = None,
+    report: ReportPath = None,
+    images: ImageFiles = None,
+    map: MapOption = "auto",
     features: Features = None,
     labels: Labels = None,
     json: Json = False,
 ) -> None:
-    """Compare saved detectors, or methods fitted on the spot, on in-distribution and out-of-distribution files.
+    r"""Compare saved detectors, or methods fitted on the spot, on in-distribution and out-of-distribution files.
 
-    Example: gem-ood evaluate gem.safetensors msp.safetensors --id test.npz --ood noise=noise.npz
-
-    Example: gem-ood evaluate --methods all --train train.npz --head head.npz --id test.npz --ood noise=noise.npz
+    Examples:
+        gem-ood evaluate gem.safetensors --id test.npz --ood noise.npz
+        gem-ood evaluate gem.safetensors energy.safetensors --id test.npz \
+            --ood noise=noise.npz --ood far=far.npz --sort fpr --out table.md
+        gem-ood evaluate --methods all --train train.npz --head head.npz \
+            --id test.npz --ood noise.npz
+        gem-ood evaluate gem.safetensors --id test.npz --ood noise.npz \
+            --report report.html
     """
     from gem_ood.comparison import compare
 
-    ood_paths, saved = _named_files(ood), _named_detectors(detectors or [], listed(methods) or [])
+    ood_paths, saved = _named_files(ood or []), _named_detectors(detectors or [], listed(methods) or [])
+    _check_sets(ood_paths, report)
     inputs = [id_file, *ood_paths.values(), *saved.values()]
     inputs += [path for path in (train, head, groups, calibrate) if path is not None]
     inputs += [] if classes is None or not classes.lower().endswith(".txt") else [Path(classes)]
     output = ComparisonOutput.checked(as_format, out, inputs, metrics=metrics, sort=sort, time=not no_time, json=json)
+    reporting = Reporting.checked(report, images, map, sets=ood_paths, others=[*inputs, out])
     given_for_methods = {"--train": train, "--train-labels": train_labels, "--head": head, "--groups": groups}
     _check_training(saved, methods, given_for_methods | {"--classes": classes, "--logits": logits or None})
     _check_early(tpr, [path for path in (train, calibrate, id_file, *ood_paths.values()) if path is not None])
@@ -133,24 +195,34 @@ def evaluate(
     inside = opening.rows(id_file, labels, with_labels=True)
     outside = {name: opening.rows(path, named_labels) for name, path in ood_paths.items()}
     left_out: dict[str, str] = {}
-    with RowProgress() as progress:
+    with watching() as progress:
         if methods is not None:
-            fitted = _fitted(methods, opening.training, reading, progress)
+            with step("fitting the methods"):
+                fitted = _fitted(methods, opening.training, reading, progress)
             left_out |= fitted.left_out
             loaded |= fitted.detectors
         if held_out is not None:
             optional = set(loaded) - set(saved) if methods == "all" else set()
-            left_out |= _calibrated(loaded, held_out, tpr, optional, progress)
-        comparison = compare(
-            {name: detector for name, detector in loaded.items() if name not in left_out},
-            id=inside.watched(progress.watch("in-distribution", inside.n_rows)),
-            ood={name: rows.watched(progress.watch(name, rows.n_rows)) for name, rows in outside.items()},
-            tpr=tpr,
-            convention=convention,
-            intervals=intervals,
-            on_evaluated=None if intervals is None else progress.watch_total(f"{intervals} intervals"),
-        )
-    output.show(comparison, left_out)
+            with step("calibrating"):
+                left_out |= _calibrated(loaded, held_out, tpr, optional, progress)
+        chosen = {name: detector for name, detector in loaded.items() if name not in left_out}
+        rows = {
+            "id": inside.watched(progress.watch("in-distribution", inside.n_rows)),
+            "ood": {name: rows.watched(progress.watch(name, rows.n_rows)) for name, rows in outside.items()},
+            "tpr": tpr,
+            "convention": convention,
+            "intervals": intervals,
+            "on_evaluated": None if intervals is None else progress.watch_total(f"{intervals} intervals"),
+        }
+        with step("comparing"):
+            if reporting is None:
+                comparison = compare(chosen, **rows)
+            else:
+                notes = about_left_out(left_out)
+                comparison = reporting.write(
+                    chosen, command=command_line(context), notes=notes, on_step=progress.say, **rows
+                )
+    output.show(comparison, left_out, report)
 
 
 class _Opening:
@@ -192,6 +264,7 @@ class _MethodBar:
 
     def begin(self, method: str, place: int, n_methods: int) -> None:
         """Start again under the name of the next method."""
+        detail(f"{self._verb} {method}")
         self._title = f"{self._verb} {method} ({place}/{n_methods})"
         bar = self._shown()
         if bar is not None:
@@ -222,12 +295,10 @@ class _Reading:
     @classmethod
     def of(cls, head: Path | None, classes: str | None, groups: Path | None, *, logits: bool) -> "_Reading":
         from gem_ood.errors import InputError
-        from gem_ood.files import read_head
 
         if logits and head is not None:
             raise InputError("--logits says that rows are logits, but --head reads features; pass one of the two")
-        layer = None if head is None else read_head(head)
-        return cls(layer, read_classes(classes, head), read_groups(groups), logits)
+        return cls(read_head(head), read_classes(classes, head), read_groups(groups), logits)
 
 
 def _fitted(methods: str, rows: Any, reading: _Reading, progress: RowProgress) -> "FittedMethods":
@@ -284,6 +355,15 @@ def _check_training(saved: Mapping[str, Path], methods: str | None, given: Mappi
             raise InputError(f"{option} is for --methods, which is not given; pass --methods all, or leave it out")
 
 
+def _check_sets(ood: Mapping[str, Path], report: Path | None) -> None:
+    from gem_ood.errors import InputError
+
+    if not ood and report is None:
+        raise InputError(
+            "there is no out-of-distribution set; pass --ood NAME=FILE, or --report FILE.html for a report without one"
+        )
+
+
 def _check_early(tpr: float, rows: list[Path]) -> None:
     """Raise before anything is fitted for what would only be met after it."""
     from gem_ood.files.reading import READABLE, refuse_unreadable
@@ -300,13 +380,11 @@ def _named_files(texts: list[str]) -> dict[str, Path]:
 
     files: dict[str, Path] = {}
     for text in texts:
-        name, is_named, path = text.partition("=")
-        if not (name.strip() and is_named and path):
-            raise InputError(f"--ood is {text!r} but must be NAME=FILE, such as noise=noise.npz")
+        name, path = named_file(text)
         if name in files:
-            raise InputError(f"--ood names {name!r} twice; give each file its own name")
+            raise InputError(f"--ood names {name!r} twice; give each file its own name, as NAME=FILE")
         check_set_name(name)
-        files[name] = Path(path)
+        files[name] = path
     return files
 
 

@@ -3,20 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from gem_ood.cli.console import print_json, print_text
-from gem_ood.cli.options import Json, Sampler
-from gem_ood.progress import RowProgress
+from gem_ood.cli.console import print_json
+from gem_ood.cli.options import Json, Runs, Sampler, Seed, out_option
+from gem_ood.cli.voice import step, tell, watching
 
 __all__ = ["figures"]
 
 
 def figures(
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory to write to; it is made if absent.")],
-    runs: Annotated[int, typer.Option(metavar="N", help="How often each point of the simulations is drawn.")] = 5,
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same files.")] = 0,
+    out: Annotated[Path, out_option("Write the figures to this directory, which is made if absent.", metavar="DIR")],
+    runs: Runs = 5,
+    seed: Seed = 0,
     sampler: Sampler = "full",
     json: Json = False,
 ) -> None:
@@ -24,14 +22,16 @@ def figures(
 
     The simulations are drawn beside what theory predicts.
 
-    Example: gem-ood figures --out figures
+    Examples:
+        gem-ood figures --out figures
+        gem-ood figures --out figures --sampler projected --runs 2
     """
     from gem_ood.reports import paper_figures
 
-    with RowProgress() as progress:
+    with watching() as progress, step("drawing the figures"):
         paths = paper_figures(out, runs=runs, seed=seed, sampler=sampler, progress=progress.watch_total("simulations"))
     if json:
         print_json({"files": paths, "runs": runs, "seed": seed, "sampler": sampler})
         return
     for path in paths:
-        print_text(str(path))
+        tell(str(path))

@@ -8,22 +8,28 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from gem_ood.cli.console import print_json, print_text
+from gem_ood.cli.completing import complete_covariance, complete_method
+from gem_ood.cli.console import print_json
 from gem_ood.cli.options import (
+    METHODS_PANEL,
+    ROWS_PANEL,
     Classes,
     Features,
     Groups,
+    HeadPath,
     Json,
     Labels,
     Rows,
     check_out,
     naming,
     open_rows,
+    out_option,
     read_classes,
     read_groups,
+    read_head,
     refuse_other_head,
 )
-from gem_ood.progress import RowProgress
+from gem_ood.cli.voice import detail, step, tell, watching
 
 __all__ = ["fit"]
 
@@ -31,40 +37,51 @@ __all__ = ["fit"]
 #: How many columns or classes are named; --json has all of them.
 SHOWN_NAMES = 10
 
-Out = Annotated[Path, typer.Option(metavar="DETECTOR.safetensors", help="Where to save the detector.")]
+Out = Annotated[Path, out_option("Save the detector to this file: .safetensors.")]
 Method = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="gem, mahalanobis, knn, vim, energy, recommended, ...; a wrong name lists them all."
+        metavar="NAME",
+        rich_help_panel=METHODS_PANEL,
+        help="gem, mahalanobis, knn, vim, energy, recommended, ...; a wrong name lists them all.",
+        autocompletion=complete_method,
     ),
 ]
 Option = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
+        rich_help_panel=METHODS_PANEL,
         help="Any option of the method, such as k=50: a number, true, false, none or text; repeatable.",
     ),
 ]
-NoLabels = Annotated[bool, typer.Option("--no-labels", help="Ignore labels: all rows are one class.")]
+NoLabels = Annotated[
+    bool, typer.Option("--no-labels", rich_help_panel=ROWS_PANEL, help="Ignore labels: all rows are one class.")
+]
 Priors = Annotated[
-    Literal["uniform", "empirical"] | None, typer.Option(help="Class weights of gem; uniform unless given.")
+    Literal["uniform", "empirical"] | None,
+    typer.Option(rich_help_panel=METHODS_PANEL, help="Class weights of gem; uniform unless given."),
 ]
 Covariance = Annotated[
     str | None,
     typer.Option(
-        metavar="POLICY", help="empirical, oas, ledoit-wolf, or a shrinkage between 0 and 1; empirical unless given."
+        metavar="POLICY",
+        rich_help_panel=METHODS_PANEL,
+        help="empirical, oas, ledoit-wolf, or a shrinkage between 0 and 1; empirical unless given.",
+        autocompletion=complete_covariance,
     ),
 ]
-Normalize = Annotated[bool, typer.Option("--normalize", help="Scale every row to unit length.")]
-Relative = Annotated[bool, typer.Option("--relative", help="Score relative to one Gaussian over all rows.")]
-HeadPath = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="HEAD.npz",
-        help="The classifier's last layer ('weight', 'bias' and perhaps 'classes'), if the rows are not logits.",
-    ),
+Normalize = Annotated[
+    bool, typer.Option("--normalize", rich_help_panel=METHODS_PANEL, help="Scale every row to unit length.")
 ]
-Temperature = Annotated[float | None, typer.Option(metavar="T", help="Divide logits by it (msp, energy).")]
+Relative = Annotated[
+    bool,
+    typer.Option("--relative", rich_help_panel=METHODS_PANEL, help="Score relative to one Gaussian over all rows."),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(metavar="T", rich_help_panel=METHODS_PANEL, help="Divide logits by it (msp, energy)."),
+]
 
 
 def fit(
@@ -86,9 +103,13 @@ def fit(
     option: Option = None,
     json: Json = False,
 ) -> None:
-    """Fit a detector to in-distribution rows and save it.
+    r"""Fit a detector to in-distribution rows and save it.
 
-    Example: gem-ood fit train.npz --out detector.safetensors
+    Examples:
+        gem-ood fit train.npz --out gem.safetensors
+        gem-ood fit train.npz --out knn.safetensors --method knn --option k=5
+        gem-ood fit train.npz --out energy.safetensors --method energy \
+            --head head.npz
     """
     from gem_ood.detectors.cataloguing import make_method
     from gem_ood.errors import InputError
@@ -112,9 +133,10 @@ def fit(
     rows = open_rows(file, features, labels, with_labels=not no_labels)
     refuse_other_head(rows, head, options.get("head"))
     _check_number(named, detector, options.get("head"), rows)
-    with RowProgress() as progress:
+    detail(f"detector {detector!r}")
+    with watching() as progress, step(f"fitting {method}"):
         detector.fit_batches(rows.watched(progress.watch(rows.path.name, rows.n_rows)), classes=named)
-    with naming(out):
+    with naming(out), step(f"writing {out}"):
         detector.save(out)
     result = {
         "detector": out,
@@ -144,7 +166,6 @@ def _given(
 ) -> dict[str, Any]:
     """Return the detector's options that were given, so that it keeps its own defaults for the others."""
     from gem_ood.errors import InputError
-    from gem_ood.files import read_head
 
     if temperature is not None and not 0.0 < temperature < math.inf:
         raise InputError(f"--temperature is {temperature:g}; pass a positive number, 1 for none")
@@ -153,7 +174,7 @@ def _given(
         "covariance": None if covariance is None else _covariance(covariance),
         "normalize": normalize,
         "relative": relative,
-        "head": None if head is None else read_head(head),
+        "head": read_head(head),
         "groups": read_groups(groups),
         "temperature": temperature,
     }
@@ -263,12 +284,12 @@ def _number(text: str) -> int | float | None:
 
 def _print(result: dict[str, Any]) -> None:
     out, names = result["detector"], result["features"]
-    print_text(f"Fitted {result['method']} to {result['n_rows']:,} rows of {result['n_features']} features: {out}")
+    tell(f"Fitted {result['method']} to {result['n_rows']:,} rows of {result['n_features']} features: {out}")
     if names is not None:
         shown = ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
-        print_text(f"{len(names)} columns as features: {shown}")
-    print_text(_about_classes(result["classes"], result["has_labels"]))
-    print_text(f"Next, with rows that this fit has not seen: gem-ood calibrate {out} FILE")
+        tell(f"{len(names)} columns as features: {shown}")
+    tell(_about_classes(result["classes"], result["has_labels"]))
+    tell(f"Next, with rows that this fit has not seen: gem-ood calibrate {out} FILE")
 
 
 def _covariance(text: str) -> str | float:

@@ -9,35 +9,57 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from gem_ood.cli.voice import detail
+
 __all__ = [
+    "METHODS_PANEL",
+    "OUTPUT_PANEL",
     "ROWS",
+    "ROWS_PANEL",
     "Classes",
     "DetectorPath",
     "Features",
     "Groups",
+    "HeadPath",
+    "IdFile",
     "Json",
     "Labels",
+    "OptionalIdFile",
     "Rows",
+    "Runs",
     "Sampler",
+    "Seed",
     "Tpr",
     "check_out",
     "listed",
     "load_detector",
+    "named_file",
     "naming",
     "open_rows",
+    "out_option",
     "read_classes",
     "read_groups",
+    "read_head",
     "refuse_other_head",
 ]
 
 ROWS = ".npz, .npy, .parquet, .csv or .safetensors"
 
-DetectorPath = Annotated[Path, typer.Argument(metavar="DETECTOR", help="A detector that `gem-ood fit` saved.")]
+#: The sections of a help text.
+ROWS_PANEL, METHODS_PANEL, OUTPUT_PANEL = "Rows", "Methods", "Output"
+
+DetectorPath = Annotated[Path, typer.Argument(metavar="DETECTOR", help="A detector that gem-ood fit saved.")]
 Rows = Annotated[Path, typer.Argument(metavar="FILE", help=f"Rows of features: {ROWS}.")]
+_ID = typer.Option(
+    "--id", metavar="FILE", rich_help_panel=ROWS_PANEL, help="In-distribution rows that no fit has seen."
+)
+IdFile = Annotated[Path, _ID]
+OptionalIdFile = Annotated[Path | None, _ID]
 Features = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[,NAME...]",
+        rich_help_panel=ROWS_PANEL,
         help="The array or column of features, or the columns that make them up. Default: 'features', else the only "
         "two-dimensional array, the columns of the detector's fit, or all numeric columns.",
     ),
@@ -46,24 +68,50 @@ Labels = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|FILE.npy",
+        rich_help_panel=ROWS_PANEL,
         help="The array or column of class labels, or a .npy file of them. Default: 'labels', 'label' or 'y'.",
+    ),
+]
+HeadPath = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=METHODS_PANEL,
+        help="The classifier's last layer, for methods that read logits where the rows are features: .npz or "
+        ".safetensors with 'weight', 'bias' and perhaps 'classes'.",
     ),
 ]
 Classes = Annotated[
     str | None,
     typer.Option(
         metavar="NAME,NAME,...|FILE",
+        rich_help_panel=METHODS_PANEL,
         help="All class names in the order of the logits, or a .txt (one a line) or .npy file of them. Default: "
         "'classes' in the file of --head, else the labels in sorted order.",
     ),
 ]
-Groups = Annotated[Path | None, typer.Option(metavar="FILE.npy", help="The group of each logit, for mos.")]
-Tpr = Annotated[float, typer.Option(metavar="SHARE", help="The share of in-distribution rows to keep.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Groups = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.npy", rich_help_panel=METHODS_PANEL, help="The group of each logit, for mos."),
+]
+Tpr = Annotated[
+    float,
+    typer.Option(metavar="SHARE", help="The share of in-distribution rows to keep (the true positive rate)."),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same results.")]
+Runs = Annotated[int, typer.Option(metavar="N", help="How often each point of the simulations is drawn.")]
+Json = Annotated[
+    bool, typer.Option("--json", rich_help_panel=OUTPUT_PANEL, help="Print one JSON object and nothing else.")
+]
 Sampler = Annotated[
     Literal["full", "projected"],
     typer.Option(help="Rows of d numbers, or their exact reduction, which is far quicker."),
 ]
+
+
+def out_option(text: str, *, metavar: str = "FILE") -> Any:
+    """Return what says where to write, for a command that writes this."""
+    return typer.Option("--out", metavar=metavar, rich_help_panel=OUTPUT_PANEL, help=text)
 
 
 def load_detector(path: Path) -> Any:
@@ -71,12 +119,17 @@ def load_detector(path: Path) -> Any:
     from gem_ood import load
     from gem_ood.errors import InputError
 
+    _refuse_dash(path)
     if path.suffix.lower() in (".npz", ".npy", ".parquet", ".csv"):
         raise InputError(
-            f"the first argument must be a saved detector (.safetensors) but is {path}; pass what gem-ood fit wrote, "
-            f"then the rows"
+            f"{path} is given where a saved detector (.safetensors) must be; pass what gem-ood fit wrote, then the rows"
         )
-    return load(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a directory; pass the file of a detector, which gem-ood fit wrote")
+    detector = load(path)
+    threshold = "not calibrated" if not detector.is_calibrated else f"threshold {detector.threshold_.value:.6g}"
+    detail(f"opened {path}: detector {detector!r}, {detector.n_features_in_} features, {threshold}")
+    return detector
 
 
 def open_rows(
@@ -91,13 +144,60 @@ def open_rows(
 
     Labels that are not wanted still name a column that is no feature.
     """
-    from gem_ood.files import fitted_names, open_features
+    from gem_ood.errors import InputError
+    from gem_ood.files import fitted_names, holds_detector, open_features
 
+    _refuse_dash(path)
+    if holds_detector(path):
+        raise InputError(f"{path} is a saved detector, given where rows of features must be; pass a file of rows")
     names = fitted_names(*detectors) or columns
-    if with_labels:
-        return open_features(path, features=features, labels=labels, fitted_names=names)
-    file = open_features(path, features=features, labels=False if labels is None else labels, fitted_names=names)
-    return file.without_labels()
+    wanted: str | Literal[False] | None = labels if with_labels or labels is not None else False
+    file = open_features(path, features=features, labels=wanted, fitted_names=names)
+    detail(_about(file))
+    return file if with_labels else file.without_labels()
+
+
+def _about(file: Any) -> str:
+    n_rows = "rows unknown until read" if file.n_rows is None else f"{file.n_rows:,} rows"
+    names = file.feature_names
+    shown = "" if names is None else f" ({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
+    labels = "with labels" if file.has_labels else "no labels"
+    return f"opened {file.path}: {file.path.suffix[1:]}, {n_rows}, {file.n_features} features{shown}, {labels}"
+
+
+def _refuse_dash(path: Path) -> None:
+    from gem_ood.errors import InputError
+
+    if str(path) == "-":
+        raise InputError("- stands for standard input, which cannot be read; pass the path of a file")
+
+
+def named_file(text: str, *, option: str = "--ood") -> tuple[str, Path]:
+    """Return the name and the path of NAME=FILE; a file alone goes by its own name without the suffix.
+
+    >>> named_file("noise=far/rows.npz"), named_file("far/rows.npz")[0]
+    (('noise', PosixPath('far/rows.npz')), 'rows')
+    """
+    from gem_ood.errors import InputError
+
+    name, is_named, path = text.partition("=")
+    if not is_named or Path(text).exists():
+        name, path = Path(text).stem, text
+    if not (name.strip() and path):
+        raise InputError(f"{option} is {text!r} but must be FILE or NAME=FILE, such as noise=noise.npz")
+    return name, Path(path)
+
+
+def read_head(path: Path | None) -> Any:
+    """Return the classifier's last layer, or None without a file."""
+    if path is None:
+        return None
+    from gem_ood.files import read_head as read
+
+    _refuse_dash(path)
+    head = read(path)
+    detail(f"opened {path}: a head of {head.n_classes} classes and {head.n_features} features")
+    return head
 
 
 def read_classes(text: str | None, head: Path | None) -> Any:

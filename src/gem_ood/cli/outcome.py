@@ -2,19 +2,27 @@
 
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
-__all__ = ["OneLineGroup"]
+from gem_ood.cli.console import any_encoding
+from gem_ood.cli.helping import ExampleGroup, examples_of
+from gem_ood.cli.reporting import ARGUMENTS
+from gem_ood.cli.voice import afresh, end_watched, note
+
+__all__ = ["OneLineGroup", "signals_end_cleanly"]
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 #: The reader of a pipe went away; the same code as typer's own.
 EXIT_BROKEN_PIPE = 1
 
@@ -28,8 +36,25 @@ _OPTION_NAMES = {
     r"naming them or the labels if need be": "naming them with --features if need be",
 }
 
+#: What other programs call our commands.
+_OTHER_NAMES = {
+    "train": "fit",
+    "predict": "score",
+    "detect": "score",
+    "test": "evaluate",
+    "compare": "evaluate",
+    "benchmark": "evaluate",
+    "inspect": "info",
+    "describe": "info",
+    "show": "info",
+    "plot": "figures",
+    "threshold": "calibrate",
+    "help": "--help",
+    "version": "--version",
+}
 
-class OneLineGroup(TyperGroup):
+
+class OneLineGroup(ExampleGroup):
     """A group of commands in which bad input is one line on stderr, never a traceback."""
 
     def main(  # noqa: D102
@@ -42,7 +67,7 @@ class OneLineGroup(TyperGroup):
         **extra: Any,
     ) -> Any:
         try:
-            with _warnings_as_lines():
+            with afresh(), any_encoding(), _warnings_as_lines():
                 outcome = super().main(
                     args,
                     prog_name,
@@ -52,20 +77,67 @@ class OneLineGroup(TyperGroup):
                     **extra,
                 )
                 sys.stdout.flush()
-        except KeyboardInterrupt:
-            sys.exit(EXIT_INTERRUPTED)
+        except (KeyboardInterrupt, typer.Abort):
+            outcome = EXIT_INTERRUPTED
         except BrokenPipeError:
             _close_stdout()
             sys.exit(EXIT_BROKEN_PIPE)
-        except typer.Abort:
-            sys.exit(EXIT_INTERRUPTED)
         except Exception as error:
             message = _bad_input(error)
             if message is None:
                 raise
             typer.echo(f"gem-ood: error: {message}", err=True)
             sys.exit(EXIT_BAD_INPUT)
+        if outcome == EXIT_INTERRUPTED:
+            typer.echo("gem-ood: interrupted; no file is left half-written", err=True)
         sys.exit(outcome if isinstance(outcome, int) else 0)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the arguments for whoever shows how to run it again; show the help where no command is given."""
+        ctx.meta[ARGUMENTS] = list(args)
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit()
+        return list(super().parse_args(ctx, args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; a wrong name is answered with the nearest."""
+        name = args[0]
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            self._refuse(name)
+        return super().resolve_command(ctx, args)
+
+    def _refuse(self, name: str) -> NoReturn:
+        from gem_ood.errors import InputError
+
+        known = list(self.commands)
+        near = get_close_matches(name.lower(), [*known, *_OTHER_NAMES], n=1)
+        if near:
+            remedy = f"did you mean gem-ood {_OTHER_NAMES.get(near[0], near[0])}?"
+        elif Path(name).exists():
+            remedy = f"to see what is in this file, run gem-ood info {name}"
+        else:
+            remedy = f"the commands are {', '.join(known)}: see gem-ood --help"
+        raise InputError(f"there is no command {name!r}; {remedy}")
+
+
+@contextmanager
+def signals_end_cleanly() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM unwind what is under way, so that temporary files vanish; a second signal waits for it."""
+
+    def end(number: int, _: Any) -> None:
+        for kind in kinds:
+            signal.signal(kind, signal.SIG_IGN)
+        end_watched()
+        if number == signal.SIGTERM:
+            raise SystemExit(EXIT_TERMINATED)
+        raise KeyboardInterrupt
+
+    # One that is ignored, as in a job that outlives its terminal, stays so.
+    kinds = [kind for kind in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(kind) is not signal.SIG_IGN]
+    for kind in kinds:
+        signal.signal(kind, end)
+    yield
 
 
 def _bad_input(error: Exception) -> str | None:
@@ -74,7 +146,7 @@ def _bad_input(error: Exception) -> str | None:
 
     format_message = getattr(error, "format_message", None)
     if callable(format_message):  # the command line itself was wrong
-        message = str(format_message()) or "no command was given; see gem-ood --help"
+        message = _with_example(str(format_message()), getattr(error, "ctx", None))
     elif isinstance(error, InputError | MissingExtraError | NotFittedError):
         message = str(error)
     elif isinstance(error, OSError):
@@ -83,6 +155,15 @@ def _bad_input(error: Exception) -> str | None:
     else:
         return None
     return _in_option_names(message)
+
+
+def _with_example(message: str, context: Any) -> str:
+    """Return what was wrong with the command line, and how it is right."""
+    if context is None:
+        return message
+    examples = examples_of(context.command)
+    such_as = f", or try {examples[0]}" if examples and message.startswith("Missing") else ""
+    return f"{message.rstrip('.')}; see {context.command_path} --help{such_as}"
 
 
 def _in_option_names(message: str) -> str:
@@ -99,7 +180,7 @@ def _warnings_as_lines() -> Iterator[None]:
         text = _in_option_names(str(message))
         if text not in shown:
             shown.add(text)
-            typer.echo(f"gem-ood: warning: {text}", err=True)
+            note(text, kind="warning")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,11 +4,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from gem_ood.cli.console import percent, print_json, print_table, print_text
-from gem_ood.cli.options import DetectorPath, Features, Json, Labels, Rows, load_detector, open_rows
-from gem_ood.progress import RowProgress
+from gem_ood.cli.options import (
+    DetectorPath,
+    Features,
+    Json,
+    Labels,
+    Rows,
+    check_out,
+    load_detector,
+    naming,
+    open_rows,
+    out_option,
+)
+from gem_ood.cli.voice import step, tell, watching
 
 __all__ = ["score"]
 
@@ -23,7 +32,7 @@ def score(
     file: Rows,
     *,
     out: Annotated[
-        Path | None, typer.Option(metavar="SCORES", help="Write every row's verdict: .csv, .parquet, .npz or .jsonl.")
+        Path | None, out_option("Write the verdict on every row to this file: .csv, .parquet, .npz or .jsonl.")
     ] = None,
     features: Features = None,
     labels: Labels = None,
@@ -31,24 +40,27 @@ def score(
 ) -> None:
     """Score the rows of a file, of any size, and say which are out-of-distribution.
 
-    Example: gem-ood score detector.safetensors new.parquet --out scores.csv
+    Examples:
+        gem-ood score gem.safetensors new.npz
+        gem-ood score gem.safetensors new.npz --out scores.csv
     """
-    from gem_ood.files import refuse_overwriting, refuse_unwritable, score_file, write_columns
+    from gem_ood.files import score_file, write_columns
+    from gem_ood.files.writing import WRITABLE
 
     if out is not None:
-        refuse_unwritable(out)
-        refuse_overwriting(out, detector, file)
+        check_out(out, WRITABLE, detector, file)
     fitted = load_detector(detector)
     rows = open_rows(file, features, labels, fitted)
     summary = _Summary()
-    with RowProgress() as progress:
+    with watching() as progress, step("scoring"):
         watched = rows.watched(progress.watch(rows.path.name, rows.n_rows))
         batches = summary.gather(score_file(fitted, watched))
         if out is None:
             for _ in batches:
                 pass
         else:
-            write_columns(out, batches)
+            with naming(out):
+                write_columns(out, batches)
     result = summary.result(is_calibrated=fitted.is_calibrated, out=out)
     if json:
         print_json(result)
@@ -98,12 +110,12 @@ def _print(result: dict[str, Any], first_rows: list[dict[str, Any]], detector: P
             f"{result['n_rows']:,} rows, {result['n_ood']:,} out-of-distribution ({percent(result['ood_share'])} %)"
         )
     else:
-        print_text(f"{result['n_rows']:,} rows; no verdicts, as {detector} is not calibrated:")
-        print_text(f"run gem-ood calibrate {detector} FILE with in-distribution rows that the fit has not seen")
+        print_text(f"{result['n_rows']:,} rows; no verdicts, as {detector} is not calibrated")
+        tell(f"For verdicts, run gem-ood calibrate {detector} FILE with in-distribution rows that the fit has not seen")
     quantiles = ", ".join(f"{name} {value:.6g}" for name, value in result["score_quantiles"].items())
     print_text(f"Scores: {quantiles}")
     if result["out"] is not None:
-        print_text(f"All rows: {result['out']}")
+        tell(f"All rows: {result['out']}")
     header = ["row", *first_rows[0]]
     print_table(header, [[str(place), *map(_cell, row.values())] for place, row in enumerate(first_rows)])
     if result["n_rows"] > len(first_rows):

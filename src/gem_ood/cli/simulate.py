@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
-from gem_ood.cli.options import Json, Sampler
-from gem_ood.progress import RowProgress
+from gem_ood.cli.options import Json, Runs, Sampler, Seed, check_out, naming, out_option
+from gem_ood.cli.voice import step, tell, watching
 
 if TYPE_CHECKING:
     from gem_ood.simulation import Point, Study
@@ -28,31 +28,33 @@ def simulate(
         typer.Argument(metavar="STUDY", help="distance, dimension, classes, or all three."),
     ],
     *,
-    runs: Annotated[int, typer.Option(metavar="N", help="How often each point is drawn.")] = 5,
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same numbers.")] = 0,
+    runs: Runs = 5,
+    seed: Seed = 0,
     sampler: Sampler = "full",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write every run: .json, or one row each to .csv, .parquet, .npz or .jsonl."),
+        out_option("Write every run to this file: .json, or one row each to .csv, .parquet, .npz or .jsonl."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Draw the paper's simulation studies at full size, with four scores and the predicted rate.
 
-    Example: gem-ood simulate distance --runs 5 --seed 0 --out distance.csv
+    Examples:
+        gem-ood simulate distance --sampler projected --runs 2
+        gem-ood simulate all --seed 1 --out studies.csv
     """
-    from gem_ood.files import refuse_unwritable
     from gem_ood.files.writing import WRITABLE
     from gem_ood.simulation import STUDIES, run_studies
 
     if out is not None:
-        refuse_unwritable(out, (".json", *WRITABLE))
+        check_out(out, (".json", *WRITABLE))
     names = list(STUDIES) if study == "all" else [study]
-    with RowProgress() as progress:
+    with watching() as progress, step(f"drawing {', '.join(names)}"):
         watch = progress.watch_total("studies" if study == "all" else study)
         results = run_studies(names, runs=runs, seed=seed, sampler=sampler, progress=watch)
     if out is not None:
-        _write(out, results)
+        with naming(out), step(f"writing {out}"):
+            _write(out, results)
     if json:
         print_json({"studies": [result.as_dict() for result in results], "out": out})
     else:
@@ -81,19 +83,19 @@ def _print(studies: Sequence["Study"], out: Path | None) -> None:
 
     first = studies[0]
     setting = first.points[0].setting
-    print_text(
+    tell(
         f"{setting.n_in:,} in-distribution and {setting.n_out:,} out-of-distribution rows a run, {first.sampler} "
         f"sampler, σ = {setting.sigma:g}, runs {first.runs}, seed {first.seed}; percent, GEM as mean ± spread over runs"
     )
     for line in PROTOCOL:
-        print_text(f"- {line}")
+        tell(f"- {line}")
     for study in studies:
         print_text("")
         print_text(TITLES[study.name].format(tpr=f"{100 * study.tpr:g}"))
         header = [study.varied, "k", "GEM", "predicted", "Mahalanobis", "MSP", "f'-energy"]
         print_table(header if study.varied != "k" else header[1:], [_row(study, point) for point in study.points])
     if out is not None:
-        print_text(f"Every run: {out}")
+        tell(f"Every run: {out}")
 
 
 def _row(study: "Study", point: "Point") -> list[str]:

@@ -40,6 +40,9 @@ MAP_ROWS = 2000
 #: Beyond this many rows UMAP takes minutes, and a page with so many points is slow.
 MOST_MAP_ROWS = 4000
 
+#: What the steps are called, in their order.
+SCORING, MEASURING, MAPPING = "scoring", "measuring", "placing rows on the map"
+
 #: The name under which pictures of in-distribution rows are given.
 ID = "id"
 
@@ -117,22 +120,26 @@ def gather(
     options = MeasureOptions(tpr=tpr, convention=convention, intervals=intervals, random_state=random_state)
     options.check()
     pictures = _opened(images or {}, sets)
+    for name, one in pictures.items():  # before the long work where the number of rows is known, and after it
+        n_rows = _n_rows(id if name is None else sets[name])
+        if n_rows is not None:
+            one.refuse_other_length(n_rows, _set_title(name))
     step = on_step or (lambda name: None)
     watch = RowWatch(
         named, n_sets=len(sets), n_sampled=map_rows, n_surprises=SURPRISES, tpr=float(tpr), seed=random_state
     )
-    step("scoring")
+    step(SCORING)
     scored = score_sets(named, id=id, ood=sets, labels=labels, on_batch=watch)
     for name, one in pictures.items():
         one.refuse_other_length(scored.n_id if name is None else scored.n_ood[name], _set_title(name))
-    step("measuring")
+    step(MEASURING)
     comparison = measure(scored, options, on_evaluated=on_evaluated)
     parts = {name: _detector_report(named[name], name, scored, watch) for name in named}
     lead = _lead(comparison, named)
     diagnosis = _diagnosis(watch)
     drawn = None
     if map is not None:
-        step("placing rows on the map")
+        step(MAPPING)
         drawn = _map(named, lead, scored, watch, method=map, seed=random_state)
     thresholds = {name: part.threshold for name, part in parts.items()}
     remarks = [*notes] if diagnosis is not None else [f"No Gaussian diagnosis: {watch.no_diagnosis}.", *notes]
@@ -296,6 +303,12 @@ def _run(
     inputs = [("in-distribution", _source(id), comparison.n_id)]
     inputs += [(name, _source(sets[name]), n_rows) for name, n_rows in comparison.n_ood.items()]
     return Run(command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", versions, tuple(inputs))
+
+
+def _n_rows(rows: Any) -> int | None:
+    """Return how many rows there are, or None where only reading would tell."""
+    n_rows = getattr(rows, "n_rows", None)
+    return int(n_rows) if n_rows is not None else len(rows) if hasattr(rows, "__array__") else None
 
 
 def _source(rows: Any) -> str:

@@ -18,7 +18,7 @@ from gem_ood.reports.page.text import embedded, escaped
 __all__ = ["render"]
 
 #: The page's own script, in the order in which its parts need each other.
-SCRIPTS = ("state.js", "figures.js", "map.js", "numbers.js", "drawing.js", "page.js")
+SCRIPTS = ("state.js", "figures.js", "scores.js", "map.js", "numbers.js", "drawing.js", "page.js")
 
 
 def render(report: Mapping[str, Any]) -> str:

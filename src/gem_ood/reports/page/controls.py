@@ -11,6 +11,9 @@ __all__ = ["controls", "shown_at_first"]
 #: More detectors than this are not drawn at once unless asked for; so many of the best are.
 MANY_DETECTORS, SHOWN_AT_FIRST = 12, 8
 
+#: With more classes than this the map is coloured by verdict or set at first.
+MANY_CLASSES = 50
+
 
 def shown_at_first(report: Mapping[str, Any]) -> dict[str, bool]:
     """Return which detectors are drawn at first: all, or the lead and the best by mean FPR if there are many."""
@@ -65,7 +68,8 @@ def _menu(kind: str, title: str, names: list[str], shown: list[bool]) -> str:
     if not all(shown):
         note = f'<p class="menu-note">The {sum(shown)} best of {len(shown)} by mean FPR are drawn at first.</p>'
     return (
-        f'<details class="menu" data-menu="{kind}"><summary>{title} <span class="tally" id="{kind}-tally"></span></summary>'
+        f'<details class="menu" data-menu="{kind}"><summary>{title} '
+        f'<span class="tally" id="{kind}-tally"></span></summary>'
         f"<fieldset><legend>{title} drawn in the plots</legend>{note}"
         f'<div class="menu-buttons"><button type="button" data-all="{kind}">All</button>'
         f'<button type="button" data-none="{kind}">None</button></div>{boxes}</fieldset></details>'
@@ -78,5 +82,8 @@ def _map_colours(drawn: Mapping[str, Any]) -> str:
         "verdict": any(verdicts is not None for verdicts in (drawn.get("is_ood") or {}).values()),
         "set": True,
     }
-    options = "".join(f'<option value="{way}">{way}</option>' for way, is_known in ways.items() if is_known)
+    known = [way for way, is_known in ways.items() if is_known]
+    # Of very many classes a few colours tell little.
+    first = next(way for way in known if way != "class" or len(drawn.get("classes", ())) <= MANY_CLASSES)
+    options = "".join(f'<option value="{way}"{" selected" if way == first else ""}>{way}</option>' for way in known)
     return f'<label class="control">Map colour <select id="map-colour">{options}</select></label>'

@@ -20,36 +20,63 @@ const NUMBERS = {
     const drawn = shownSets().filter((one) => histogram.ood[one.name]);
     return {
       titles: ["score from", "to", IN_DISTRIBUTION, ...drawn.map((one) => one.name)],
-      rows: histogram.id.map((share, place) => [short(histogram.edges[place]), short(histogram.edges[place + 1]), percent(share), ...drawn.map((one) => percent(histogram.ood[one.name][place]))]),
+      rows: histogram.id.map((share, place) => [
+        short(histogram.edges[place]),
+        short(histogram.edges[place + 1]),
+        percent(share),
+        ...drawn.map((one) => percent(histogram.ood[one.name][place])),
+      ]),
     };
   },
   roc() {
     const asked = [0.8, 0.9, 0.95, 0.99];
     return {
-      titles: ["curve", ...asked.map((share) => `FPR near ${percent(share, 0)} TPR`)],
-      rows: curveSeries().map((one) => [named(one.name), ...asked.map((share) => percent(along(one.curve.tpr, one.curve.fpr, share)))]),
+      titles: ["curve", ...asked.map((share) => `FPR near ${rate(share)} TPR`)],
+      rows: curveSeries().map((one) => [
+        named(one.name),
+        ...asked.map((share) => percent(along(one.curve.tpr, one.curve.fpr, share))),
+      ]),
     };
   },
   precision() {
     const asked = [0.5, 0.8, 0.9, 0.95];
     return {
-      titles: ["curve", ...asked.map((share) => `precision near ${percent(share, 0)} recall`)],
-      rows: curveSeries().map((one) => [named(one.name), ...asked.map((share) => percent(along(one.curve.recall, one.curve.precision, share)))]),
+      titles: ["curve", ...asked.map((share) => `precision near ${rate(share)} recall`)],
+      rows: curveSeries().map((one) => [
+        named(one.name),
+        ...asked.map((share) => percent(along(one.curve.recall, one.curve.precision, share))),
+      ]),
     };
   },
   calibration() {
     const { kept } = state.focus;
-    return { titles: ["asked", "kept", "low", "high"], rows: thinned(kept.asked).map((place) => [kept.asked, kept.realised, kept.low, kept.high].map((values) => percent(values[place]))) };
+    return {
+      titles: ["asked", "kept", "low", "high"],
+      rows: thinned(kept.asked).map((place) =>
+        [kept.asked, kept.realised, kept.low, kept.high].map((values) => percent(values[place])),
+      ),
+    };
   },
   diagnosis() {
-    const rows = report.diagnosis.curves.slice(0, 12).flatMap((one) => thinned(one.expected, 12).map((place) => [one.name === null ? "all rows" : named(one.name), short(one.expected[place]), short(one.found[place])]));
+    const rows = report.diagnosis.curves
+      .slice(0, 12)
+      .flatMap((one) =>
+        thinned(one.expected, 12).map((place) => [
+          one.name === null ? "all rows" : named(one.name),
+          short(one.expected[place]),
+          short(one.found[place]),
+        ]),
+      );
     return { titles: ["curve", "expected", "found"], rows };
   },
   map() {
     const shown = [{ index: -1, name: IN_DISTRIBUTION }, ...shownSets()];
     return {
       titles: [state.mapColour, ...shown.map((one) => named(one.name))],
-      rows: mapMembers().map((group) => [named(group.label), ...shown.map((one) => whole(group.rows.filter((place) => report.map.set[place] === one.index + 1).length))]),
+      rows: mapMembers().map((group) => [
+        named(group.label),
+        ...shown.map((one) => whole(group.rows.filter((place) => report.map.set[place] === one.index + 1).length)),
+      ]),
     };
   },
 };
@@ -59,14 +86,28 @@ function fillNumbers(details) {
   const key = details.dataset.numbers;
   if (!details.open || figureOf(key, 600).missing) return box.replaceChildren();
   const { titles, rows } = NUMBERS[key]();
-  const head = element("tr", {}, titles.map((title) => element("th", { scope: "col", textContent: named(title) })));
-  const body = rows.map((row) => element("tr", {}, row.map((cell, place) => element(place ? "td" : "th", { textContent: cell, ...(place ? { className: "number" } : { scope: "row" }) }))));
+  const head = element(
+    "tr",
+    {},
+    titles.map((title) => element("th", { scope: "col", textContent: named(title) })),
+  );
+  const body = rows.map((row) =>
+    element(
+      "tr",
+      {},
+      row.map((cell, place) =>
+        element(place ? "td" : "th", { textContent: cell, ...(place ? { className: "number" } : { scope: "row" }) }),
+      ),
+    ),
+  );
   return box.replaceChildren(element("table", {}, [element("thead", {}, [head]), element("tbody", {}, body)]));
 }
 
 function sortValue(row, heading) {
   if (heading.dataset.sort === "detector") return Number(row.dataset.index);
-  const cell = [...row.cells].find((one) => one.dataset.metric === heading.dataset.sort && one.dataset.set === heading.dataset.set);
+  const cell = [...row.cells].find(
+    (one) => one.dataset.metric === heading.dataset.sort && one.dataset.set === heading.dataset.set,
+  );
   return cell && cell.dataset.value !== "" ? Number(cell.dataset.value) : null;
 }
 

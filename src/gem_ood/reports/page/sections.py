@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gem_ood.reports.page.tables import comparison_table, is_calibrated, paper_tables, plain_table, surprise_table, table_box
+from gem_ood.reports.page.tables import (
+    comparison_table,
+    is_calibrated,
+    paper_tables,
+    plain_table,
+    surprise_table,
+    table_box,
+)
 from gem_ood.reports.page.text import NOTHING, count, escaped, is_number, listed, name, percent
 
 __all__ = ["SECTIONS", "contents", "sections", "summary"]
@@ -63,7 +70,9 @@ def _tiles(report: Mapping[str, Any]) -> str:
     tiles += [(label, f"{percent(share)} %") for label, share in shares if is_number(share)]
     if not tiles:
         return ""
-    about = f'<p class="tiles-about">Lead detector: {name(report["lead"])}</p>' if report.get("lead") is not None else ""
+    about = (
+        f'<p class="tiles-about">Lead detector: {name(report["lead"])}</p>' if report.get("lead") is not None else ""
+    )
     items = "".join(f"<div><dt>{escaped(label)}</dt><dd>{value}</dd></div>" for label, value in tiles)
     return f'{about}<dl class="tiles">{items}</dl>'
 
@@ -99,7 +108,8 @@ def _detectors(report: Mapping[str, Any]) -> str:
     if not is_calibrated(comparison):
         why += _absent("No detector is calibrated, so there is no threshold and no share of flagged rows.")
     table = table_box(comparison_table(report), "Detectors against out-of-distribution sets")
-    return f'{text}{why}{table}<div class="paper-tables">{paper_tables(report)}</div>'
+    notes = '<p class="help" role="status"><span id="detector-note"></span><span id="set-note"></span></p>'
+    return f'{text}{why}{table}{notes}<div class="paper-tables">{paper_tables(report)}</div>'
 
 
 def _explained(report: Mapping[str, Any]) -> str:
@@ -117,12 +127,14 @@ def _scores(report: Mapping[str, Any]) -> str:
     text = "A higher score looks more in-distribution. "
     if not report.get("sets"):
         text += "Only in-distribution rows were given. "
-    return _figure("scores", text, below='<div id="guarantee" class="guarantee scripted"></div>')
+    lead = report.get("detectors", {}).get(report.get("lead"), {})
+    guarantee = escaped((lead.get("threshold") or {}).get("guarantee", ""))
+    return _figure("scores", text, below=f'<div id="guarantee" class="guarantee">{guarantee}</div>')
 
 
 def _curves(report: Mapping[str, Any]) -> str:
     if not report.get("sets") or not _each_detector(report, "curves"):
-        return _absent(NO_SETS.format(what="a curve"))
+        return _absent(NO_SETS.format(what="the errors at each threshold"))
     options = "".join(
         f'<option value="{place}">all detectors on {escaped(one["name"])}</option>'
         for place, one in enumerate(report["sets"])
@@ -140,7 +152,7 @@ def _curves(report: Mapping[str, Any]) -> str:
 def _calibration(report: Mapping[str, Any]) -> str:
     if not _each_detector(report, "kept"):
         return _absent(
-            "No detector is calibrated on rows of its own, so the share asked for cannot be held against the share kept."
+            "No detector is calibrated, so the share of rows asked for cannot be held against the share kept."
         )
     return _figure("calibration", "The share of in-distribution rows asked to be kept against the share that was. ")
 
@@ -148,7 +160,9 @@ def _calibration(report: Mapping[str, Any]) -> str:
 def _diagnosis(report: Mapping[str, Any]) -> str:
     found = report.get("diagnosis")
     if not found:
-        return _absent("No Gaussian detector is among those measured, so there is no fit to diagnose.")
+        return _absent(
+            "There is no Gaussian fit to diagnose: no detector here is a Gaussian one, or its rows were not given."
+        )
     trust = escaped(found.get("trust", ""))
     sentences = listed(list(found.get("sentences", ())), "findings")
     head = f'<p>Fit of {name(found.get("detector", ""))}: <span class="badge">{trust}</span></p>'
@@ -199,7 +213,11 @@ def _run(report: Mapping[str, Any]) -> str:
             '<span id="copy-status" role="status"></span></div>'
         )
     inputs = [
-        (name(one.get("name", "")), name(one.get("source", "")), f"{one['n_rows']:,}" if one.get("n_rows") is not None else NOTHING)
+        (
+            name(one.get("name", "")),
+            name(one.get("source", "")),
+            f"{one['n_rows']:,}" if one.get("n_rows") is not None else NOTHING,
+        )
         for one in run.get("inputs", ())
     ]
     tables = [plain_table("Inputs", ("Name", "Source", "Rows"), inputs)] if inputs else []

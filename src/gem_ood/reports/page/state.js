@@ -22,11 +22,21 @@ const NO_NAME = "(no name)";
 const IN_DISTRIBUTION = "in-distribution";
 
 const detectors = settings.detectors.map((name, index) => ({
-  name, index, isShown: settings.shown[index], ...report.detectors[name],
+  name,
+  index,
+  isShown: settings.shown[index],
+  ...report.detectors[name],
 }));
 const sets = (report.sets || []).map((one, index) => ({ ...one, index, isShown: true }));
-const lead = detectors.find((one) => one.name === report.lead) || detectors[0];
-const state = { focus: lead, curveSet: "0", mapColour: "set", hiddenGroups: new Set(), theme: "auto", isPrinting: false };
+const lead = detectors.find((one) => one.name === report.lead) || detectors[0] || { name: "", index: 0 };
+const state = {
+  focus: lead,
+  curveSet: "0",
+  mapColour: "set",
+  hiddenGroups: new Set(),
+  theme: "auto",
+  isPrinting: false,
+};
 
 const shownDetectors = () => detectors.filter((one) => one.isShown);
 const shownSets = () => sets.filter((one) => one.isShown);
@@ -54,23 +64,32 @@ function cut(name, length = 28) {
   return letters.length > length ? `${letters.slice(0, length - 1).join("")}…` : letters.join("");
 }
 
-// Plotly reads a small HTML and, between dollars, TeX in every text it draws.
+// Plotly reads a small HTML, TeX between dollars and %{places to fill} in the texts it draws.
 const plotText = (text) =>
   String(text)
-    .replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/\$/g, "&#36;")
+    .replace(/&/g, "&amp;")
+    .replace(/</g, "&lt;")
+    .replace(/>/g, "&gt;")
+    .replace(/\$/g, "&#36;")
+    .replace(/%/g, "&#37;")
     .replace(/[\u0000-\u001f\u2028\u2029]+/g, " ");
 
 // Whole names in hover labels, on as many lines as they need, up to a limit that any screen can show.
 function hoverText(name) {
   const letters = [...cut(name, 400)];
   const lines = [];
-  for (let start = 0; start < letters.length; start += 60) lines.push(plotText(letters.slice(start, start + 60).join("")));
+  for (let start = 0; start < letters.length; start += 60)
+    lines.push(plotText(letters.slice(start, start + 60).join("")));
   return lines.join("<br>");
 }
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-const percent = (share, digits = 2) => (isNumber(share) ? `${(100 * share).toFixed(digits)} %` : "–");
-const short = (value, digits = 4) => (isNumber(value) ? Number(value.toPrecision(digits)).toLocaleString("en-US", { maximumSignificantDigits: digits }) : "–");
+const percent = (share) => (isNumber(share) ? `${(100 * share).toFixed(2)} %` : "–");
+const rate = (share) => (isNumber(share) ? `${Number((100 * share).toFixed(2))} %` : "–");
+const short = (value, digits = 4) =>
+  isNumber(value)
+    ? Number(value.toPrecision(digits)).toLocaleString("en-US", { maximumSignificantDigits: digits })
+    : "–";
 const whole = (value) => Number(value).toLocaleString("en-US");
 const counted = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 const joined = (names) => names.map((name) => cut(name, 60)).join(", ");

@@ -13,6 +13,8 @@ __all__ = ["comparison_table", "is_calibrated", "paper_tables", "plain_table", "
 #: What the mean over all sets is called wherever a set is named.
 MEAN = "mean"
 
+IN_DISTRIBUTION = '<span class="unbroken">in-distribution</span>'
+
 #: The metrics of the table, and the side that is better.
 METRICS = {"fpr": "↓", "auroc": "↑", "aupr_in": "↑"}
 
@@ -32,9 +34,7 @@ def plain_table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[str
         f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>'
         for first, *others in rows
     )
-    return (
-        f"<table><caption>{escaped(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
+    return f"<table><caption>{escaped(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def is_calibrated(comparison: Mapping[str, Any]) -> bool:
@@ -55,6 +55,7 @@ def paper_tables(report: Mapping[str, Any]) -> str:
 @dataclass(frozen=True)
 class _ComparisonTable:
     measured: Mapping[str, Mapping[str, Any]]
+    places: Mapping[str, int]
     sets: tuple[str, ...]
     best: Mapping[str, Mapping[str, Sequence[str]]]
     metrics: tuple[str, ...]
@@ -73,10 +74,11 @@ class _ComparisonTable:
         tpr = float(report.get("tpr", 0.95))
         measured = comparison.get("detectors", {})
         caption = f"<span>{_caption(report, bool(names), own)}</span>"
-        return cls(measured, sets, report.get("best") or {}, metrics, own, tpr, caption)
+        places = {detector: place for place, detector in enumerate(report.get("detectors", {}))}
+        return cls(measured, places, sets, report.get("best") or {}, metrics, own, tpr, caption)
 
     def html(self) -> str:
-        body = "".join(self._row(index, detector) for index, detector in enumerate(self.measured))
+        body = "".join(self._row(detector) for detector in self.measured)
         return (
             f'<table id="comparison-table" class="comparison"><caption>{self.caption}</caption>'
             f"<thead>{self._head()}</thead><tbody>{body}</tbody></table>"
@@ -89,7 +91,8 @@ class _ComparisonTable:
         ]
         if self.own:
             groups.append(("All rows", self.own, None))
-        return "".join(f'<div class="paper-table">{self._small(*group)}</div>' for group in groups)
+        tables = "".join(f'<div class="paper-table">{self._small(*group)}</div>' for group in groups)
+        return f'{tables}<p class="paper-note">{self.caption}</p>'
 
     def _small(self, title: str, metrics: tuple[str, ...], ood: str | None) -> str:
         heads = "".join(
@@ -100,7 +103,7 @@ class _ComparisonTable:
             for detector in self.measured
         )
         return (
-            f"<table><caption>{title}</caption><thead><tr><th scope=\"col\">Detector</th>{heads}</tr></thead>"
+            f'<table><caption>{title}</caption><thead><tr><th scope="col">Detector</th>{heads}</tr></thead>'
             f"<tbody>{rows}</tbody></table>"
         )
 
@@ -108,18 +111,17 @@ class _ComparisonTable:
         one = self.measured[detector]
         if ood is None:
             return "".join(f"<td>{_written(metric, one.get(metric))}</td>" for metric in metrics)
-        return "".join(
-            f"<td>{_written(metric, _value(one, ood, metric), is_best=self._is_best(detector, ood, metric))}</td>"
-            for metric in metrics
-        )
+        return "".join(f"<td>{self._set_words(detector, one, ood, metric)}</td>" for metric in metrics)
 
     def _head(self) -> str:
         spans = 2 if self.metrics else 1
+        span = f'scope="colgroup" colspan="{len(self.metrics)}" data-group'
         groups = "".join(
-            f'<th scope="colgroup" colspan="{len(self.metrics)}"{attributes({"set": ood, "group": ""})}>{self._set(ood)}</th>'
-            for ood in (self.sets if self.metrics else ())
+            f"<th {span}{attributes({'set': ood})}>{self._set(ood)}</th>" for ood in self.sets if self.metrics
         )
-        own = "".join(f'<th scope="col" rowspan="{spans}"{attributes({"sort": key})}>{OWN_TITLES[key]}</th>' for key in self.own)
+        own = "".join(
+            f'<th scope="col" rowspan="{spans}"{attributes({"sort": key})}>{OWN_TITLES[key]}</th>' for key in self.own
+        )
         first = f'<tr><th scope="col" rowspan="{spans}" data-sort="detector">Detector</th>{groups}{own}</tr>'
         titles = "".join(
             f'<th scope="col"{attributes({"set": ood, "sort": metric})}>{self._title(metric)}</th>'
@@ -138,36 +140,30 @@ class _ComparisonTable:
         title = {"fpr": f"FPR{100 * self.tpr:g}", "auroc": "AUROC", "aupr_in": "AUPR"}[metric]
         return f'{title} <span aria-hidden="true">{METRICS[metric]}</span>'
 
-    def _row(self, index: int, detector: str) -> str:
+    def _row(self, detector: str) -> str:
         one = self.measured[detector]
         cells = "".join(self._set_cell(detector, one, ood, metric) for ood in self.sets for metric in self.metrics)
-        own = "".join(self._cell(detector, key, one.get(key)) for key in self.own)
-        row = attributes({"detector": detector, "index": index, "shown": "true"})
-        return f'<tr{row}><th scope="row" title="{escaped(detector)}"><span class="detector-name"><span class="swatch"></span>{name(detector)}</span></th>{cells}{own}</tr>'
+        own = "".join(
+            f"<td{attributes({'detector': detector, 'metric': key, 'value': _exact(one.get(key))})}>"
+            f"{_written(key, one.get(key))}</td>"
+            for key in self.own
+        )
+        row = attributes({"detector": detector, "index": self.places.get(detector, ""), "shown": "true"})
+        words = f'<span class="detector-name"><span class="swatch"></span>{name(detector)}</span>'
+        heading = f'<th scope="row" title="{escaped(detector)}">{words}</th>'
+        return f"<tr{row}>{heading}{cells}{own}</tr>"
 
     def _set_cell(self, detector: str, one: Mapping[str, Any], ood: str, metric: str) -> str:
-        interval, is_best = _interval(one, ood, metric), self._is_best(detector, ood, metric)
-        return self._cell(detector, metric, _value(one, ood, metric), ood=ood, interval=interval, is_best=is_best)
+        data = {"detector": detector, "set": ood, "metric": metric, "value": _exact(_value(one, ood, metric))}
+        return f"<td{attributes(data)}>{self._set_words(detector, one, ood, metric)}</td>"
 
-    def _is_best(self, detector: str, ood: str, metric: str) -> bool:
-        return len(self.measured) > 1 and detector in self.best.get(metric, {}).get(ood, ())
-
-    @staticmethod
-    def _cell(
-        detector: str,
-        metric: str,
-        value: float | None,
-        *,
-        ood: str | None = None,
-        interval: Sequence[float] | None = None,
-        is_best: bool = False,
-    ) -> str:
-        shown = _written(metric, value, is_best=is_best)
+    def _set_words(self, detector: str, one: Mapping[str, Any], ood: str, metric: str) -> str:
+        is_best = len(self.measured) > 1 and detector in self.best.get(metric, {}).get(ood, ())
+        words = _written(metric, _value(one, ood, metric), is_best=is_best)
+        interval = _interval(one, ood, metric)
         if interval:
-            shown += f'<span class="interval">{percent(interval[0])} to {percent(interval[1])}</span>'
-        data = {"detector": detector, **({} if ood is None else {"set": ood}), "metric": metric}
-        data["value"] = repr(float(value)) if value is not None and is_number(value) else ""
-        return f"<td{attributes(data)}>{shown}</td>"
+            words += f'<span class="interval">{percent(interval[0])} to {percent(interval[1])}</span>'
+        return words
 
 
 def surprise_table(detector: str, rows: Sequence[Mapping[str, Any]], images: Mapping[str, str], *, load: bool) -> str:
@@ -181,9 +177,11 @@ def surprise_table(detector: str, rows: Sequence[Mapping[str, Any]], images: Map
         f'<tr><th scope="row">{place}</th>{"".join(_surprise_cells(one, images, has_images, has_labels, load))}</tr>'
         for place, one in enumerate(rows, 1)
     )
+    others = any(one.get("set") is not None for one in rows)
+    also = ", and out-of-distribution rows that look most in-distribution" if others else ""
     return (
-        f"<table><caption>The rows that surprised {name(detector)} most: in-distribution rows that look least so, "
-        "and out-of-distribution rows that look most in-distribution.</caption>"
+        f"<table><caption><span>The rows that surprised {name(detector)} most: in-distribution rows that look least so"
+        f"{also}.</span></caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
 
@@ -193,7 +191,7 @@ def _surprise_cells(
 ) -> Iterator[str]:
     if has_images:
         yield f"<td>{_thumbnail(one, images, load)}</td>"
-    yield f"<td>{'in-distribution' if one.get('set') is None else name(one['set'])}</td>"
+    yield f"<td>{IN_DISTRIBUTION if one.get('set') is None else name(one['set'])}</td>"
     yield f'<td class="number">{escaped(one.get("row", NOTHING))}</td>'
     for key in (*(("label",) if has_labels else ()), "nearest_class"):
         yield f"<td>{NOTHING if one.get(key) is None else name(one[key])}</td>"
@@ -221,7 +219,7 @@ def _picture(one: Mapping[str, Any], images: Mapping[str, str]) -> str:
 def _verdict(one: Mapping[str, Any]) -> str:
     is_ood = one.get("is_ood")
     if is_ood is None:
-        return "no threshold"
+        return '<span class="unbroken">no threshold</span>'
     if is_ood == (one.get("set") is not None):
         return f'<span class="right">✓ {"flagged" if is_ood else "kept"}</span>'
     return f'<span class="wrong">✗ {"flagged, false alarm" if is_ood else "kept, missed"}</span>'
@@ -242,6 +240,10 @@ def _value(one: Mapping[str, Any], ood: str, metric: str) -> float | None:
     return number
 
 
+def _exact(value: float | None) -> str:
+    return repr(float(value)) if is_number(value) else ""
+
+
 def _written(metric: str, value: float | None, *, is_best: bool = False) -> str:
     text = short(value, 3) if metric == "seconds_per_10k" else percent(value)
     if not is_best:
@@ -250,11 +252,8 @@ def _written(metric: str, value: float | None, *, is_best: bool = False) -> str:
 
 
 def _interval(one: Mapping[str, Any], ood: str, metric: str) -> Sequence[float] | None:
-    if ood == MEAN:
-        intervals = one.get("mean_intervals")
-    else:
-        intervals = one.get("evaluations", {}).get(ood, {}).get("intervals")
-    return (intervals or {}).get(metric)
+    holder = {"intervals": one.get("mean_intervals")} if ood == MEAN else one.get("evaluations", {}).get(ood, {})
+    return (holder.get("intervals") or {}).get(metric)
 
 
 def _caption(report: Mapping[str, Any], has_sets: bool, own: Sequence[str]) -> str:

@@ -4,11 +4,11 @@ import html
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from gem_ood.errors import InputError
 
-__all__ = ["attributes", "count", "embedded", "escaped", "listed", "name", "percent", "short"]
+__all__ = ["attributes", "count", "embedded", "escaped", "is_number", "listed", "name", "percent", "short"]
 
 #: What stands where there is no number, and where a name is empty.
 NOTHING, NO_NAME = "–", "(no name)"
@@ -63,7 +63,7 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
-def is_number(value: float | None) -> bool:
+def is_number(value: float | None) -> TypeGuard[float]:
     """Return whether there is a finite number."""
     return value is not None and math.isfinite(value)
 
@@ -84,10 +84,10 @@ def listed(sentences: list[str], css_class: str) -> str:
 
 
 def embedded(values: Mapping[str, Any]) -> str:
-    """Return JSON that can stand inside a script element and be read back unchanged.
+    r"""Return JSON that can stand inside a script element and be read back unchanged.
 
     >>> embedded({"name": "</script>"})
-    '{"name":"\\\\u003c/script\\\\u003e"}'
+    '{"name":"\\u003c/script\\u003e"}'
     """
     try:
         text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,1 +1,1 @@
-"""Panels: the numbers behind each figure of a report, computed once, drawn on paper by `plots` and on screen by `page`."""
+"""Panels: the numbers behind each figure of a report, computed once, drawn in print by `plots`, on screen by `page`."""

@@ -130,7 +130,7 @@ class Images:
         return int(places[0]) if len(places) else None
 
 
-def open_images(source: ArrayLike | AnyPath | Sequence[AnyPath]) -> Images:
+def open_images(source: Images | ArrayLike | AnyPath | Sequence[AnyPath]) -> Images:
     """Return the pictures in an array, a `.npy` or `.npz` file, a directory, or files named one by one.
 
     An array is n×h×w, n×h×w×c or n×c×h×w with 1, 3 or 4 channels: bytes, or floats from 0 to 1. An `.npz` file holds
@@ -142,6 +142,8 @@ def open_images(source: ArrayLike | AnyPath | Sequence[AnyPath]) -> Images:
         >>> images.n_images
         5
     """
+    if isinstance(source, Images):
+        return source
     require_extra("report", "PIL.Image", purpose="thumbnails")
     try:
         if isinstance(source, str | os.PathLike):

@@ -51,7 +51,7 @@ SET_SHADES = ("#000000", "#5a5a5a", "#000000", "#5a5a5a", "#000000", "#5a5a5a")
 KEPT_COLOUR, FLAGGED_COLOUR = style.BLUE, style.VERMILION
 
 #: Areas of markers in square points: of few rows, of many.
-LARGEST_MARKER, SMALLEST_MARKER = 16.0, 2.0
+LARGEST_MARKER, SMALLEST_MARKER = 16.0, 0.4
 
 #: A class is named on the map where half its rows lie within this share of the map's size.
 COMPACT = 0.06
@@ -261,7 +261,7 @@ def _draw_sets(axes: "Axes", rows: _Rows) -> None:
         ]
         colours = SET_SHADES
     for place, name in enumerate(rows.set_names[1:]):
-        look = {"facecolors": "none", "edgecolors": colours[place], "linewidths": 0.35, "alpha": 0.8}
+        look = {"facecolors": "none", "edgecolors": colours[place], "linewidths": min(0.35, 0.25 * area), "alpha": 0.8}
         _scatter(axes, rows.points[rows.sets == place + 1], SET_MARKERS[place], 1.5 * area, **look)
         entries.append((name, _key(SET_MARKERS[place], colours[place], is_hollow=True)))
     if rows.classes is not None:

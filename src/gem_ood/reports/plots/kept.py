@@ -58,8 +58,12 @@ def asked_and_kept(
 
 def _draw(axes: "Axes", found: KeptShares) -> None:
     label = f"{style.percent(CONFIDENCE)} range if exchangeable"
-    marker = "o" if len(found.asked) == 1 else "None"
-    axes.fill_between(found.asked, found.low, found.high, color=style.GREY, alpha=0.35, linewidth=0, label=label)
+    marker = "None"
+    if len(found.asked) > 1:
+        axes.fill_between(found.asked, found.low, found.high, color=style.GREY, alpha=0.35, linewidth=0, label=label)
+    else:
+        marker = "o"
+        axes.vlines(found.asked, found.low, found.high, color=style.GREY, alpha=0.35, linewidth=6, label=label)
     ends = [min(found.asked[0], found.own_asked), 1.0]
     axes.plot(ends, ends, color=style.BLACK, linewidth=0.7, linestyle=(0, (5, 2)), label="as asked")
     axes.plot(found.asked, found.realised, color=style.BLUE, linewidth=1.3, marker=marker, markersize=3, label="kept")

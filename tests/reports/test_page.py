@@ -1,0 +1,478 @@
+"""The page of a report: every name escaped, nothing fetched, every number that of the dictionary."""
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import pytest
+
+from gem_ood.errors import InputError
+
+pytest.importorskip("plotly")
+
+from gem_ood.reports.page import render
+from gem_ood.reports.page.sections import SECTIONS
+
+HOSTILE = "<script>alert(1)</script>"
+NAMES = [HOSTILE, "Ünïcödé 数字", 'a & b "q"', "</script>", "<img src=x onerror=alert(1)>", "10", "2", ""]
+METRICS = ("fpr", "auroc", "aupr_in")
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def made_report(detectors=tuple(NAMES), sets=tuple(NAMES[:4]), *, calibrated=True):
+    """Return a report in which every name of a user is hostile and every number is another one."""
+    numbers = iter(range(1, 10_000))
+
+    def share():
+        return next(numbers) / 7919
+
+    measured = {}
+    for detector in detectors:
+        evaluations = {ood: {metric: share() for metric in METRICS} | {"intervals": None} for ood in sets}
+        mean = {m: sum(e[m] for e in evaluations.values()) / len(evaluations) if sets else None for m in METRICS}
+        measured[detector] = {
+            "id_error": share(),
+            "id_kept": share() if calibrated else None,
+            "flagged": {ood: share() for ood in sets} if calibrated else None,
+            "evaluations": evaluations,
+            "mean": mean,
+            "mean_intervals": None,
+            "seconds_per_10k": share(),
+        }
+    best = {m: {o: [min(measured, key=lambda d: measured[d]["evaluations"][o][m])] for o in sets} for m in METRICS}
+    return {
+        "title": f"title {HOSTILE}",
+        "headline": f"headline {HOSTILE}",
+        "findings": [f"finding {HOSTILE}"],
+        "caveats": [f"caveat {HOSTILE}"],
+        "tpr": 0.95,
+        "convention": "paper",
+        "n_id": 360,
+        "sets": [{"name": ood, "n_rows": 500} for ood in sets],
+        "lead": detectors[0],
+        "comparison": {"intervals": None, "confidence": 0.95, "detectors": measured},
+        "best": best,
+        "detectors": {detector: made_detector(sets, calibrated) for detector in detectors},
+        "images": {HOSTILE: PIXEL, "far": "https://example.org/tracker.png"},
+        "diagnosis": {
+            "detector": HOSTILE,
+            "trust": HOSTILE,
+            "sentences": [HOSTILE],
+            "degrees_of_freedom": 27,
+            "has_labels": True,
+            "curves": [{"name": HOSTILE, "expected": [1.0, 2.0], "found": [1.5, 2.5]}],
+            "band": {"expected": [1.0], "low": [0.5], "high": [1.5]},
+        },
+        "map": {
+            "method": HOSTILE,
+            "note": HOSTILE,
+            "n_drawn": 2,
+            "n_rows": 2,
+            "x": [0.0, 1.0],
+            "y": [0.0, 1.0],
+            "set": [0, 0],
+            "row": [0, 1],
+            "class": [0, None],
+            "classes": [HOSTILE],
+            "class_from": HOSTILE,
+            "is_ood": {detector: [0, 1] if calibrated else None for detector in detectors},
+        },
+        "run": {
+            "command": f"gem-ood evaluate '{HOSTILE}' && echo \"$HOME\"",
+            "date": "2026-11-16 12:40 UTC",
+            "versions": {HOSTILE: HOSTILE},
+            "inputs": [{"name": HOSTILE, "source": HOSTILE, "n_rows": 360}],
+            "notes": [HOSTILE],
+        },
+    }
+
+
+def made_detector(sets, calibrated):
+    surprise = {"row": 3, "label": HOSTILE, "nearest_class": HOSTILE, "distance": 10.5, "score": -54.9}
+    surprise |= {"p_value": 0.002, "is_ood": True if calibrated else None}
+    guarantee = {"value": -2.5, "tpr": 0.95, "method": HOSTILE, "n_rows": 360, "guarantee": f"guarantee {HOSTILE}"}
+    return {
+        "description": HOSTILE,
+        "threshold": guarantee if calibrated else None,
+        "histogram": {"edges": [-3.0, 0.0], "id": [1.0], "ood": {ood: [1.0] for ood in sets}, "beyond": {}},
+        "curves": {ood: {"fpr": [0.0], "tpr": [1.0], "recall": [1.0], "precision": [1.0]} for ood in sets},
+        "kept": {"asked": [0.95], "realised": [0.94], "low": [0.9], "high": [0.99]} if calibrated else None,
+        "surprises": [
+            surprise | {"set": None, "image": HOSTILE},
+            *(surprise | {"set": ood, "image": "far"} for ood in sets),
+        ],
+    }
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements, their attributes, and the text of each."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.open = [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        element = {"tag": tag, "attributes": dict(attrs), "text": "", "inside": [one["tag"] for one in self.open]}
+        self.elements.append(element)
+        if tag not in {"meta", "link", "img", "input", "br"}:
+            self.open.append(element)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop()["tag"] != tag:
+            pass
+
+    def handle_data(self, data):
+        for element in self.open:
+            element["text"] += data
+
+    def all(self, tag, **attributes):
+        wanted = {key.replace("_", "-"): value for key, value in attributes.items()}
+        return [
+            one
+            for one in self.elements
+            if one["tag"] == tag and all(one["attributes"].get(key) == value for key, value in wanted.items())
+        ]
+
+    def one(self, tag, **attributes):
+        (found,) = self.all(tag, **attributes)
+        return found
+
+
+@pytest.fixture(scope="module")
+def report():
+    return made_report()
+
+
+@pytest.fixture(scope="module")
+def page(report):
+    return Page(render(report))
+
+
+def test_hostile_names_make_no_element_and_no_handler(page):
+    harmless = Page(render(made_report([f"d{place}" for place in range(len(NAMES))], ["s0", "s1", "s2", "s3"])))
+    assert [one["tag"] for one in page.elements] == [one["tag"] for one in harmless.elements]
+    assert len(page.all("script")) == 5
+    assert not [key for one in page.elements for key in one["attributes"] if key.startswith("on")]
+
+
+@pytest.mark.parametrize(
+    ("tag", "attributes"),
+    [
+        ("title", {}),
+        ("h1", {}),
+        ("p", {"id": "headline"}),
+        ("ul", {"class": "caveats"}),
+        ("div", {"id": "guarantee"}),
+        ("code", {"id": "rerun-command"}),
+        ("table", {"id": "comparison-table"}),
+        ("select", {"id": "focus-detector"}),
+        ("select", {"id": "curve-set"}),
+        ("section", {"id": "diagnosis"}),
+        ("section", {"id": "map"}),
+        ("section", {"id": "surprises"}),
+        ("section", {"id": "run"}),
+    ],
+)
+def test_hostile_names_are_shown_as_they_are(page, tag, attributes):
+    assert HOSTILE in page.one(tag, **attributes)["text"]
+
+
+def test_every_name_of_a_detector_is_in_the_table_and_an_empty_one_is_said_to_be(page):
+    rows = [one for one in page.all("tr") if "data-detector" in one["attributes"]]
+    assert [one["attributes"]["data-detector"] for one in rows] == NAMES
+    assert all(name in row["text"] for name, row in zip(NAMES, rows, strict=True))
+    assert "(no name)" in rows[-1]["text"]
+
+
+def test_the_data_round_trips_through_the_page(report, page):
+    text = page.one("script", id="report-data")["text"]
+    assert json.loads(text) == report
+    assert not set(text) & set("<>&\u2028\u2029")
+
+
+def test_line_separators_and_half_surrogates_survive_as_json_and_as_a_file():
+    report = {"headline": "a\u2028b\u2029c", "title": "half \ud800", "findings": ["<", ">", "&"]}
+    html = render(report)
+    html.encode("utf-8")
+    data = json.loads(Page(html).one("script", id="report-data")["text"])
+    assert data == report | {"title": "half ?"}
+
+
+def test_a_name_with_a_carriage_return_keeps_it_in_its_attribute():
+    html = render(made_report(["a\rb"], ["s"]))
+    assert "\r" not in html
+    assert Page(html).all("tr", data_detector="a\rb")
+
+
+def test_the_order_of_detectors_is_kept_where_names_are_numbers(page):
+    settings = json.loads(page.one("script", id="page-settings")["text"])
+    assert settings == {"detectors": NAMES, "shown": [True] * len(NAMES)}
+
+
+def test_nothing_is_fetched_from_anywhere(page):
+    for element in page.elements:
+        for key in ("src", "href", "action", "srcset", "data", "poster"):
+            value = element["attributes"].get(key) or ""
+            assert value.startswith(("#", "data:")) or not value, (element["tag"], key, value)
+    policy = page.one("meta", http_equiv="Content-Security-Policy")["attributes"]["content"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data: blob:"
+    assert "unsafe" not in rules["script-src"]
+    assert "http" not in policy
+    assert not re.search(r"@import|url\(|@font-face", page.one("style")["text"])
+
+
+def test_only_the_pages_own_scripts_may_run(page):
+    policy = page.one("meta", http_equiv="Content-Security-Policy")["attributes"]["content"]
+    scripts = [one["text"] for one in page.all("script") if "type" not in one["attributes"]]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
+    assert len(hashes) == 3
+
+
+def test_the_script_reads_no_name_as_html_and_offers_no_upload():
+    folder = files("gem_ood.reports.page")
+    script = "".join(one.read_text("utf-8") for one in folder.iterdir() if one.name.endswith(".js"))
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|fetch\(", script
+    )
+    assert 'plotlyServerURL: ""' in script
+    assert "modeBarButtons:" in script
+
+
+def test_a_picture_that_would_have_to_be_fetched_is_not_shown(page):
+    assert {one["attributes"].get("src") for one in page.all("img")} == {PIXEL, None}
+    assert {one["attributes"]["data-image"] for one in page.all("img")} == {HOSTILE}
+
+
+def test_every_number_of_the_table_is_the_dictionarys(report, page):
+    measured = report["comparison"]["detectors"]
+    shown = {}
+    for cell in page.all("td"):
+        about = cell["attributes"]
+        if "data-metric" in about:
+            key = (about["data-detector"], about.get("data-set"), about["data-metric"])
+            assert key not in shown
+            shown[key] = (float(about["data-value"]), cell["text"])
+    expected = {}
+    for detector, one in measured.items():
+        for ood, evaluation in one["evaluations"].items():
+            expected |= {(detector, ood, metric): evaluation[metric] for metric in METRICS}
+            expected[detector, ood, "flagged"] = one["flagged"][ood]
+        expected |= {(detector, "mean", metric): one["mean"][metric] for metric in METRICS}
+        expected[detector, "mean", "flagged"] = pytest.approx(sum(one["flagged"].values()) / len(one["flagged"]))
+        expected |= {(detector, None, key): one[key] for key in ("id_error", "id_kept", "seconds_per_10k")}
+    assert {key: value for key, (value, _) in shown.items()} == expected
+    for (_, _, metric), (value, text) in shown.items():
+        written = f"{value:.3g}" if metric == "seconds_per_10k" else f"{100 * value:.2f}"
+        assert text.removesuffix("★ best") == written
+
+
+def test_the_best_is_bold_and_starred_and_nothing_else_is(report, page):
+    starred = {
+        (cell["attributes"]["data-detector"], cell["attributes"]["data-set"], cell["attributes"]["data-metric"])
+        for cell in page.all("td")
+        if "★" in cell["text"] and "data-metric" in cell["attributes"]
+    }
+    best = report["best"]
+    assert starred == {(names[0], ood, metric) for metric in METRICS for ood, names in best[metric].items()}
+    inside = [one for one in page.all("strong") if "td" in one["inside"]]
+    # The same numbers stand once more in narrow tables for paper.
+    assert len(inside) == 2 * len(starred)
+
+
+def test_one_detector_is_not_starred_and_one_set_has_no_mean():
+    page = Page(render(made_report(["GEM"], ["photographs"])))
+    assert "★" not in page.one("table", id="comparison-table")["text"]
+    assert not page.all("td", data_set="mean")
+    assert len(page.all("td", data_set="photographs")) == 4
+
+
+def test_intervals_stand_below_their_number():
+    report = made_report(["GEM", "MSP"], ["a", "b"])
+    report["comparison"] |= {"intervals": "bootstrap", "confidence": 0.9}
+    report["comparison"]["detectors"]["GEM"]["evaluations"]["a"]["intervals"] = {"fpr": [0.125, 0.25]}
+    report["comparison"]["detectors"]["GEM"]["mean_intervals"] = {"auroc": [0.5, 0.75]}
+    page = Page(render(report))
+    assert page.one("td", data_detector="GEM", data_set="a", data_metric="fpr")["text"].endswith("12.50 to 25.00")
+    assert page.one("td", data_detector="GEM", data_set="mean", data_metric="auroc")["text"].endswith("50.00 to 75.00")
+    assert "90 % interval (bootstrap)" in page.one("table", id="comparison-table")["text"]
+
+
+def test_rows_name_their_place_among_the_detectors_whatever_the_order_of_the_comparison():
+    report = made_report(["a", "b", "c"], ["s"])
+    report["comparison"]["detectors"] = dict(reversed(report["comparison"]["detectors"].items()))
+    rows = [one["attributes"] for one in Page(render(report)).all("tr") if "data-detector" in one["attributes"]]
+    assert [(row["data-detector"], row["data-index"]) for row in rows] == [("c", "2"), ("b", "1"), ("a", "0")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "section", "words"),
+    [
+        ({"sets": [], "best": {}}, "detectors", "No out-of-distribution set was given"),
+        ({"sets": []}, "curves", "No out-of-distribution set was given"),
+        ({"diagnosis": None}, "diagnosis", "no Gaussian fit to diagnose"),
+        ({"map": None}, "map", "No map was drawn"),
+        ({"run": {"command": None}}, "run", "no command to run again"),
+        ({"comparison": None}, "detectors", "No detector was measured"),
+        ({"detectors": {}}, "scores", "No scores were kept"),
+        ({"detectors": {}}, "surprises", "No rows were kept"),
+    ],
+)
+def test_a_missing_part_leaves_a_word_on_why(changes, section, words):
+    page = Page(render(made_report(["GEM"], ["photographs"]) | changes))
+    found = page.one("section", id=section)
+    assert words in found["text"]
+    plots = [one for one in page.all("div") if one["attributes"].get("data-plot") == section]
+    assert not plots
+
+
+def test_without_a_threshold_nothing_is_said_to_be_kept_or_flagged():
+    page = Page(render(made_report(["GEM", "MSP"], ["photographs"], calibrated=False)))
+    assert not page.all("td", data_metric="flagged")
+    assert not page.all("td", data_metric="id_kept")
+    assert "No detector is calibrated" in page.one("section", id="detectors")["text"]
+    assert "No detector is calibrated" in page.one("section", id="calibration")["text"]
+    assert "no threshold" in page.one("section", id="surprises")["text"]
+    colours = [
+        one["attributes"]["value"]
+        for one in page.all("option")
+        if one["attributes"]["value"] in {"class", "verdict", "set"}
+    ]
+    assert colours == ["class", "set"]
+
+
+def test_a_report_without_out_of_distribution_sets_still_shows_scores_and_rows():
+    page = Page(render(made_report(["GEM"], [])))
+    assert page.all("div", data_plot="scores")
+    assert not page.all("td", data_metric="fpr")
+    assert page.all("td", data_metric="id_kept")
+
+
+@pytest.mark.parametrize("report", [{}, {"title": "t", "headline": "h", "sets": [], "detectors": {}, "run": {}}])
+def test_an_empty_report_is_a_whole_page_with_every_section(report):
+    page = Page(render(report))
+    assert [one["attributes"]["id"] for one in page.all("section")] == list(SECTIONS)
+    assert len(page.all("a", href="#run")) == 1
+
+
+def test_the_page_reads_with_a_screen_reader(page):
+    assert page.one("html")["attributes"]["lang"] == "en"
+    for landmark in ("main", "nav", "header", "footer", "h1", "noscript"):
+        page.one(landmark)
+    levels = [int(one["tag"][1]) for one in page.elements if re.fullmatch(r"h\d", one["tag"])]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    ids = [one["attributes"]["id"] for one in page.elements if "id" in one["attributes"]]
+    assert len(ids) == len(set(ids))
+    named = [
+        one["attributes"].get(key) for one in page.elements for key in ("aria-labelledby", "aria-describedby", "for")
+    ]
+    assert {name for name in named if name} <= set(ids)
+    for cell in page.all("th"):
+        assert cell["attributes"]["scope"] in {"row", "col", "colgroup"}
+    for plot in (one["attributes"] for one in page.all("div") if "data-plot" in one["attributes"]):
+        assert plot["tabindex"] == "0"
+        assert plot["aria-label"]
+    for control in page.all("select") + page.all("input"):
+        assert "label" in control["inside"] or page.all("label", **{"for": control["attributes"]["id"]})
+
+
+def test_of_many_detectors_the_lead_and_the_best_are_drawn_at_first():
+    names = [f"d{place}" for place in range(30)]
+    report = made_report(names, ["s"])
+    for place, name in enumerate(names):
+        report["comparison"]["detectors"][name]["mean"]["fpr"] = (30 - place) / 100
+    page = Page(render(report))
+    boxes = [one["attributes"] for one in page.all("input", data_toggle="detector")]
+    assert [one["data-detector"] for one in boxes if "checked" in one] == ["d0", *names[-7:]]
+    assert "The 8 best of 30 by mean FPR are drawn at first." in page.one("details", data_menu="detector")["text"]
+
+
+def test_twelve_detectors_are_all_drawn_at_first():
+    page = Page(render(made_report([f"d{place}" for place in range(12)], ["s"])))
+    assert all("checked" in one["attributes"] for one in page.all("input"))
+
+
+def test_what_json_cannot_write_is_refused():
+    with pytest.raises(InputError, match="JSON cannot write"):
+        render({"n_id": float("nan")})
+
+
+def test_the_same_report_gives_the_same_page(report):
+    assert render(report) == render(report)
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(first, second):
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def colours_of_themes():
+    """Return the named colours of the style sheet: the light theme's, then the dark one's."""
+    style = files("gem_ood.reports.page").joinpath("page.css").read_text("utf-8")
+    blocks = re.findall(r":root[^{]*\{([^}]*--ground[^}]*)\}", style)
+    return [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in blocks]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_has_a_contrast_of_four_and_a_half(theme):
+    colours = colours_of_themes()[theme]
+    grounds = {
+        "text": ("ground", "paper", "raised", "accent-soft", "warn-ground"),
+        "muted": ("ground", "paper", "raised"),
+        "accent": ("ground", "paper", "raised", "accent-soft"),
+        "good": ("paper",),
+        "bad": ("paper",),
+    }
+    for text, behind in grounds.items():
+        for ground in behind:
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+
+
+@pytest.mark.parametrize(("theme", "name"), [(0, "light"), (1, "dark")])
+def test_lines_and_marks_have_a_contrast_of_three(theme, name):
+    folder = files("gem_ood.reports.page")
+    script = "".join(folder.joinpath(one).read_text("utf-8") for one in ("state.js", "map.js"))
+    drawn = [
+        colour for row in re.findall(rf"{name}: \[([^\]]*)\]", script) for colour in re.findall(r"#[0-9a-f]{6}", row)
+    ]
+    assert len(drawn) == 12
+    assert len(set(drawn)) == 12
+    paper = colours_of_themes()[theme]["paper"]
+    assert {colour: contrast(colour, paper) for colour in drawn if contrast(colour, paper) < 3.0} == {}
+
+
+def test_without_plotly_the_error_says_what_to_install():
+    code = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "plotly":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Absent())
+from gem_ood.reports.page import render
+try:
+    render({})
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.strip() == (
+        'MissingExtraError HTML reports need plotly, which cannot be imported; run pip install "gem-ood[report]"'
+    ), done.stderr
