@@ -38,6 +38,7 @@ bench-quick: $(VENV)/.demo
 figures: $(VENV)/.test
 	$(VENV)/bin/gem-ood figures --out build/figures
 	cp build/figures/in-and-out.svg build/figures/scores-in-one-dimension.svg build/figures/simulations.svg docs/images
+	$(VENV)/bin/python docs/figures.py docs/images
 
 golden: $(VENV)/.test
 	$(VENV)/bin/python tests/golden/make.py

@@ -1,6 +1,7 @@
 """The documentation is true: its examples run and print what they say, its links and lists are whole."""
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import os
@@ -9,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import types
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,19 +108,86 @@ def test_links_to_files_lead_somewhere(page):
         assert (path.parent / target).exists(), target
 
 
-def test_every_dependency_has_its_reason():
+def named(requirement: str) -> str:
+    return re.match(r"[\w.-]+", requirement)[0]
+
+
+def test_every_dependency_has_its_reason_and_its_licence_and_nothing_else_is_listed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
     groups = [
         project["build-system"]["requires"],
         project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"].values(),
+        *extras.values(),
         *project["dependency-groups"].values(),
+        *(
+            (ROOT / "benchmarks" / name).read_text().splitlines()
+            for name in ("requirements.txt", "requirements-peers.txt")
+        ),
     ]
-    names = {re.match(r"[\w.-]+", requirement)[0] for group in groups for requirement in group} - {"gem-ood"}
+    wanted = {named(entry) for group in groups for entry in group if not entry.startswith("#")} - {"gem-ood"}
     page = (DOCS / "dependencies.md").read_text(encoding="utf-8")
-    assert [name for name in sorted(names) if f"| `{name}` |" not in page] == []
-    extras = project["project"]["optional-dependencies"]
-    assert [name for name in extras if f"`{name}`" not in page] == []
+    rows = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| `")]
+    assert {row[0].strip(" `") for row in rows} == wanted
+    assert [row for row in rows if len(row) < 3 or not all(cell.strip() for cell in row)] == []
+    for extra, packages in extras.items():
+        assert f"`{extra}`" in page
+        for package in {named(entry) for entry in packages} - {"gem-ood"}:
+            assert re.search(rf"^\| `{package}` \| [^|]*`{extra}`[^|]* \|", page, re.MULTILINE), (extra, package)
+
+
+def test_the_numbers_of_the_comparison_are_those_of_the_recorded_run():
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    measured = page[page.index("## Speed") : page.index("## The same scores")]
+    rows = [line for line in measured.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    assert len(rows) > 10
+    recorded = (DOCS / "recorded-benchmark.md").read_text(encoding="utf-8").splitlines()
+    assert [row for row in rows if row not in recorded] == []
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def drawing_script():
+    pytest.importorskip("matplotlib")
+    return loaded(DOCS / "figures.py")
+
+
+def test_the_figures_of_the_explanation_say_what_the_page_says():
+    script = drawing_script()
+    from gem_ood.reports.plots import caption
+
+    title, description = caption(script.calibration())
+    assert title == "Training rows score higher than new rows do"
+    page = (DOCS / "gem.md").read_text(encoding="utf-8")
+    of_training, of_held_out = re.findall(r"calibrated on .* rows: (\d+)% of new rows are kept\n", page)
+    assert f"keeps {of_training} % of new rows; one from held-out rows keeps {of_held_out} %" in description
+    _, description = caption(script.far_from_everything())
+    assert "0 % of the odd rows. (b)" in description
+    assert description.endswith("100 % of the odd rows.")
+
+
+def test_a_figure_of_the_documentation_is_drawn_to_the_same_bytes_twice(tmp_path):
+    from gem_ood.reports import save_figure
+
+    draw = drawing_script().far_from_everything
+    one, other = (save_figure(draw(), tmp_path / f"{name}.svg").read_bytes() for name in "ab")
+    assert one == other
+
+
+def test_every_picture_of_the_documentation_is_drawn_by_the_repository_and_shown():
+    drawn = {"in-and-out", "scores-in-one-dimension", "simulations", *drawing_script().FIGURES}
+    shown = {
+        name
+        for page in DOCS.glob("*.md")
+        for name in re.findall(r"\(images/([\w-]+)\.svg\)", page.read_text(encoding="utf-8"))
+    }
+    stored = {path.stem for path in (DOCS / "images").glob("*.svg")}
+    assert shown == stored == drawn
 
 
 @pytest.fixture(scope="module")
@@ -139,12 +208,27 @@ def site(tmp_path_factory):
     return folder
 
 
-def fenced(text):
+def hooks():
     pytest.importorskip("griffe")
-    spec = importlib.util.spec_from_file_location("fenced_examples", DOCS / "hooks" / "fenced_examples.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.fenced(text)
+    return loaded(DOCS / "hooks" / "fenced_examples.py")
+
+
+def fenced(text):
+    return hooks().fenced(text)
+
+
+def test_a_constant_is_described_by_the_comment_right_above_it():
+    lines = [
+        "#: Not this one.",
+        "",
+        "#: How many rows",
+        "#: there are.",
+        "ROWS = 3",
+        "OTHER = 4",
+        "# plain",
+        "LAST = 5",
+    ]
+    assert [hooks().remark_above(lines, line) for line in (5, 6, 8, 1)] == ["How many rows there are.", "", "", ""]
 
 
 def test_bare_examples_are_fenced_where_they_stand():
@@ -174,6 +258,58 @@ def test_the_reference_describes_no_name_of_a_room_twice(site):
     of_rooms = Counter((place[1], place[-1]) for place in places if "".join(place[:-1]).islower())  # no class's members
     assert len(of_rooms) > 100
     assert [name for name, count in of_rooms.items() if count > 1] == []
+
+
+def public_rooms():
+    """Return every module whose names are public: those that `gem_ood` exports, those of extras, and the plots."""
+    pytest.importorskip("torch")
+    import gem_ood
+
+    rooms = [f"gem_ood.{name}" for name in gem_ood.__all__ if isinstance(getattr(gem_ood, name), types.ModuleType)]
+    return [
+        importlib.import_module(name)
+        for name in [*rooms, "gem_ood.experiments", "gem_ood.torch", "gem_ood.reports.plots"]
+    ]
+
+
+def test_the_reference_describes_every_public_name(site):
+    page = (site / "reference" / "index.html").read_text(encoding="utf-8")
+    found = set(re.findall(r'id="(gem_ood[\w.]*)"', page))
+    missing = []
+    for room in public_rooms():
+        for name in room.__all__:
+            place = f"{room.__name__}.{name}"  # a function in a module of its own name is found one step further
+            is_scikit_learns = str(getattr(getattr(room, name), "__module__", "")).startswith("sklearn.")
+            is_there = place in found or f"{place}.{name}" in found
+            if not (is_there or (is_scikit_learns and f"<code>{name}</code>" in page)):
+                missing.append(place)
+    assert missing == []
+
+
+def test_the_site_loads_nothing_from_elsewhere(site):
+    loads = re.compile(r"""<(?:script|link|img|iframe|source)[^>]*(?:src|href)=["']?(?:https?:)?//[^>]*>""")
+    for path in site.rglob("*.html"):
+        assert [tag for tag in loads.findall(path.read_text(encoding="utf-8")) if "canonical" not in tag] == []
+    for path in site.rglob("*.css"):
+        assert re.findall(r"""(?:url\(|@import )["']?(?:https?:)?//""", path.read_text(encoding="utf-8")) == []
+
+
+def test_sentences_that_are_printed_wrap_on_the_site(site):
+    assert 'class="language-text highlight sentences"' in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_site_follows_the_systems_colours_and_keeps_scripts_out(site):
+    page = (site / "index.html").read_text(encoding="utf-8")
+    assert 'data-md-color-media="(prefers-color-scheme)"' in page
+    assert 'data-md-color-scheme="slate"' in page
+    assert list(site.rglob("*.py")) == []
+
+
+def test_output_wraps_where_it_is_sentences_and_not_where_it_is_columns():
+    wrapped = loaded(DOCS / "hooks" / "wrapped_output.py").wrapped
+    block = '<div class="language-text highlight"><pre><span></span><code>{}</code></pre></div>'
+    sentence, short, columns = block.format("word " * 30), block.format("word"), block.format("name      value " * 9)
+    assert wrapped(sentence + short + columns) == sentence.replace("highlight", "highlight sentences") + short + columns
 
 
 def test_the_tables_of_the_pages_keep_names_whole(site):

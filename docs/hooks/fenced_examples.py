@@ -1,4 +1,7 @@
-"""An extension of griffe: examples in docstrings are shown as code, not as the quotes that Markdown reads in `>>>`."""
+"""Extensions of griffe: examples are shown as code, and constants are described by the comment above them.
+
+Markdown would read quotes in the `>>>` of an example, and griffe passes over a comment that begins with `#:`.
+"""
 
 from typing import Any
 
@@ -31,8 +34,24 @@ def fenced(text: str) -> str:
     return "\n".join(lines)
 
 
+def remark_above(lines: list[str], line: int) -> str:
+    """Return the words of the comments `#:` right above a line, counted from one; empty if there are none."""
+    words: list[str] = []
+    while line >= 2 and lines[line - 2].startswith("#:"):
+        words.insert(0, lines[line - 2].removeprefix("#:").strip())
+        line -= 1
+    return " ".join(words)
+
+
 class FencedExamples(griffe.Extension):
-    """Fences the examples of every docstring before it is rendered."""
+    """Fences the examples of every docstring before it is rendered, and gives module constants theirs."""
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        """Take the comment above a module's constant for its docstring."""
+        if attr.docstring is None and attr.lineno is not None and attr.parent is not None and attr.parent.is_module:
+            remark = remark_above(attr.lines_collection[attr.filepath], attr.lineno)
+            if remark:
+                attr.docstring = griffe.Docstring(remark, parent=attr)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of one object."""

@@ -253,9 +253,9 @@ def _diagnosis_dict(one: DiagnosisReport) -> dict[str, Any]:
         "detector": one.detector,
         "trust": diagnosis.trust,
         "sentences": diagnosis.summary,
-        "degrees_of_freedom": diagnosis.rank,
         "has_labels": diagnosis.has_labels,
         **one.curves.as_dict(),
+        "degrees_of_freedom": diagnosis.rank,
     }
 
 
