@@ -200,7 +200,7 @@ def test_pictures_of_surprising_rows_are_shown(case: Any) -> None:
     pictures = np.zeros((200, 8, 8), dtype=np.uint8)
     report = gather(**case, images={"id": pictures})
     rows = {one.row for part in report.detectors.values() for one in part.surprises if one.ood is None}
-    assert {place for place in report.images} == {(None, row) for row in rows}
+    assert set(report.images) == {(None, row) for row in rows}
     shown = report.as_dict()
     keys = {one["image"] for one in shown["detectors"]["gem"]["surprises"]} - {None}
     assert keys <= set(shown["images"])

@@ -54,7 +54,9 @@ class Visit:
         self.page = browser.new_page(**settings)
         self.faults: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda message: message.type in ("error", "warning") and self.faults.append(message.text))
+        self.page.on(
+            "console", lambda message: message.type in ("error", "warning") and self.faults.append(message.text)
+        )
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
@@ -89,10 +91,13 @@ def test_the_page_draws_every_plot_without_a_fault_or_a_request(visit: Visit, de
 def test_the_numbers_shown_are_those_of_the_json(visit: Visit, demo: Any) -> None:
     cells = visit.page.eval_on_selector_all(
         "#comparison-table [data-metric][data-value]",
-        "cells => cells.map((cell) => [cell.dataset.detector, cell.dataset.set, cell.dataset.metric, cell.dataset.value, "
-        "cell.textContent])",
+        "cells => cells.map((cell) => [cell.dataset, cell.textContent].map((one) => one.detector ? {...one} : one))",
     )
-    shown = {(name, ood, metric): (float(value), text) for name, ood, metric, value, text in cells if value}
+    shown = {
+        (cell["detector"], cell.get("set"), cell["metric"]): (float(cell["value"]), text)
+        for cell, text in cells
+        if cell["value"]
+    }
     for one in demo[1]["detectors"]:
         name = one["name"]
         for metric, value in (("fpr", one["fpr"]), ("auroc", one["auroc"]), ("aupr_in", one["aupr"])):
@@ -109,7 +114,7 @@ def test_the_numbers_shown_are_those_of_the_json(visit: Visit, demo: Any) -> Non
 
 def test_a_detector_can_be_hidden_and_shown_again(visit: Visit) -> None:
     n_curves = visit.page.evaluate("document.querySelector('#plot-roc').data.length")
-    box = visit.page.locator("input[data-toggle=detector][data-detector=KNN]")
+    box = visit.page.locator("#controls input[data-toggle=detector][data-detector=KNN]")
     visit.page.locator("details[data-menu=detector] > summary").click()
     box.uncheck()
     visit.page.evaluate("window.gemOodReport.drawAll()")
@@ -131,7 +136,7 @@ def test_hiding_a_set_and_choosing_another_detector_redraws(visit: Visit) -> Non
         "before => document.querySelector('#guarantee').textContent !== before", arg=before, timeout=10_000
     )
     visit.page.locator("details[data-menu=set] > summary").click()
-    visit.page.locator("input[data-toggle=set][data-set=noise]").uncheck()
+    visit.page.locator("#controls input[data-toggle=set][data-set=noise]").uncheck()
     assert visit.page.evaluate("window.gemOodReport.state().sets.includes('noise')") is False
     assert visit.page.evaluate("window.gemOodReport.state().focus") == "Energy"
     assert visit.faults == []
@@ -149,7 +154,7 @@ def test_hovering_a_curve_shows_its_numbers(visit: Visit) -> None:
 
 
 def test_the_keyboard_zooms_and_goes_back(visit: Visit) -> None:
-    reach = "document.querySelector('#plot-map').layout.xaxis.range.slice()"
+    reach = "document.querySelector('#plot-map')._fullLayout.xaxis.range.slice()"
     visit.page.locator("#plot-map").focus()
     whole = visit.page.evaluate(reach)
     visit.page.keyboard.press("+")

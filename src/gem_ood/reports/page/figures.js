@@ -128,14 +128,14 @@ function curveFigure(kind) {
   };
 }
 
-function band(across, low, high) {
+function band(across, low, high, colour = inColour()) {
   return {
     type: "scatter",
     mode: "lines",
     x: [...across, ...[...across].reverse()],
     y: [...low, ...[...high].reverse()],
     fill: "toself",
-    fillcolor: faded(inColour(), 0.16),
+    fillcolor: faded(colour, 0.16),
     line: { width: 0 },
     hoverinfo: "skip",
   };
@@ -144,62 +144,87 @@ function band(across, low, high) {
 function calibrationFigure() {
   const { kept, name } = state.focus;
   if (!kept) return { missing: "This detector is not calibrated, so no share of kept rows was asked for." };
-  const data = [
-    band(kept.asked, kept.low, kept.high),
-    {
-      type: "scatter",
-      mode: "lines",
-      x: kept.asked,
-      y: kept.realised,
-      line: { color: detectorColour(state.focus), width: 2.4 },
-      hovertemplate: "asked %{x:.2%}<br>kept %{y:.2%}<extra></extra>",
-    },
-  ];
-  if (kept.own) {
-    data.push({
-      type: "scatter",
-      mode: "markers",
-      x: [kept.own.asked],
-      y: [kept.own.realised],
-      marker: { symbol: "star-diamond", size: 15, color: palette()[1], line: { color: ink().paper, width: 1.5 } },
-      hovertemplate: "the threshold in use<br>asked %{x:.2%}<br>kept %{y:.2%}<extra></extra>",
-    });
-  }
-  const lowest = Math.min(...[...kept.asked, ...kept.realised, ...kept.low].filter(isNumber));
-  const range = [lowest - 0.02, 1.01];
+  const own = kept.own ? ownWords(kept.own) : "";
   const fitted = counted(kept.n_calibration, "row");
-  const own = kept.own
-    ? ` Its own threshold was asked to keep ${percent(kept.own.asked)} and kept ${percent(kept.own.realised)}.`
-    : "";
+  const lowest = (...values) => Math.min(...values.flat().filter(isNumber)) - 0.02;
+  const exact = { type: "line", x0: 0, y0: 0, x1: 1, y1: 1, line: { color: ink().line, dash: "dot", width: 1.2 } };
   return {
-    data,
+    data: [
+      band(kept.asked, kept.low, kept.high),
+      {
+        type: "scatter",
+        mode: "lines+markers",
+        x: kept.asked,
+        y: kept.realised,
+        line: { color: detectorColour(state.focus), width: 2.4 },
+        marker: { size: 5 },
+        hovertemplate: "asked %{x:.2%}<br>kept %{y:.2%}<extra></extra>",
+      },
+      ...(kept.own ? ownTraces(kept.own) : []),
+    ],
     height: onPage(420),
     layout: layout({
       height: onPage(420),
-      xaxis: shareAxis("asked to be kept", { range }),
-      yaxis: shareAxis("kept", { range }),
-      shapes: [{ type: "line", x0: 0, y0: 0, x1: 1, y1: 1, line: { color: ink().line, dash: "dot", width: 1.2 } }],
+      xaxis: shareAxis("asked to be kept", { range: [lowest(kept.asked), 1.01] }),
+      yaxis: shareAxis("kept", { range: [lowest(kept.asked, kept.realised, kept.low), 1.01] }),
+      shapes: [exact],
     }),
     label: `Share of ${IN_DISTRIBUTION} rows kept by ${named(name)} against the share asked for, and its range.${own}`,
     words: `${cut(name, 60)}: calibrated on ${fitted}, checked on ${counted(kept.n_test, "row")}.${own}`,
     legend: [
       { label: "kept", colour: detectorColour(state.focus) },
-      { label: "95 % range", colour: inColour(), fill: true },
-      ...(kept.own ? [{ label: "threshold in use", colour: palette()[1], symbol: "star-diamond" }] : []),
+      { label: "range that luck explains, 95 %", colour: inColour(), fill: true },
+      ...(kept.own ? [{ label: "threshold in use, and its range", colour: ink().text, symbol: "star-diamond" }] : []),
       { label: "exactly as asked", colour: ink().line, dash: "dot" },
     ],
   };
 }
 
+// The detector's own threshold may ask for more than a conformal one, so it has a range of its own.
+function ownTraces({ asked, realised, low, high }) {
+  const range = isNumber(low) && isNumber(high) ? [low, high] : [];
+  return [
+    {
+      type: "scatter",
+      mode: "lines",
+      x: range.map(() => asked),
+      y: range,
+      line: { color: ink().text, width: 3 },
+      hoverinfo: "skip",
+    },
+    {
+      type: "scatter",
+      mode: "markers",
+      x: [asked],
+      y: [realised],
+      marker: { symbol: "star-diamond", size: 15, color: ink().text, line: { color: ink().paper, width: 1.5 } },
+      hovertemplate: "the threshold in use<br>asked %{x:.2%}<br>kept %{y:.2%}<extra></extra>",
+    },
+  ];
+}
+
+function ownWords({ asked, realised, low, high }) {
+  const range = isNumber(low) && isNumber(high) ? `; luck explains ${percent(low)} to ${percent(high)}` : "";
+  return ` Its own threshold was asked to keep ${percent(asked)} and kept ${percent(realised)}${range}.`;
+}
+
+// The line of all rows has the text's colour to itself.
+const curveColour = (place) => [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11].map(classColour)[place % 11];
+
 function diagnosisFigure() {
-  const { curves, band: range, detector } = report.diagnosis;
-  const many = curves.filter((one) => one.name !== null).length > palette().length - 1;
+  const { curves, band: range, class_band: classRange, detector } = report.diagnosis;
+  const many = curves.filter((one) => one.name !== null).length > CLASSES_COLOURED + 1;
   const data = range ? [band(range.expected, range.low, range.high)] : [];
   const legend = [];
+  if (classRange) {
+    data.push(band(classRange.expected, classRange.low, classRange.high, palette()[4]));
+    const label = `from the lowest to the highest of ${classRange.n_classes} classes`;
+    legend.push({ label, colour: palette()[4], fill: true });
+  }
   let place = 0;
   for (const one of [...curves].sort((first, second) => (second.name !== null) - (first.name !== null))) {
     const isAll = one.name === null;
-    const colour = isAll ? ink().text : many ? ink().other : palette()[place % (palette().length - 1)];
+    const colour = isAll ? ink().text : many ? ink().other : curveColour(place);
     const dash = isAll || many ? "solid" : DASHES[place % DASHES.length];
     if (!isAll) place += 1;
     const name = isAll ? "all rows" : one.name;

@@ -21,13 +21,6 @@ const colouredClasses = (() => {
   };
 })();
 
-// Twelve colours; the later ones differ in lightness too, and the largest classes are named on the map itself.
-const MORE_COLOURS = {
-  light: ["#8c510a", "#7b3294", "#5e6b00", "#b2182b", "#01665e"],
-  dark: ["#d8b365", "#c2a5cf", "#b8c94a", "#f4777f", "#80cdc1"],
-};
-const classColour = (place) => [...palette(), ...MORE_COLOURS[isDark() ? "dark" : "light"]][place];
-
 function mapGroups() {
   if (state.mapColour === "verdict") {
     return [
@@ -66,6 +59,7 @@ function mapGroups() {
     ];
   }
   const known = new Set(colouredClasses.places);
+  const isOutside = (row) => classOf(row) === null && report.map.set[row] !== 0;
   return [
     ...colouredClasses.places.map((place, index) => ({
       key: `class ${place}`,
@@ -78,8 +72,10 @@ function mapGroups() {
       key: "other",
       label: colouredClasses.isCut ? `other (${whole(colouredClasses.nClasses - known.size)} classes)` : "no class",
       colour: ink().other,
-      has: (row) => !known.has(classOf(row)),
+      isBehind: true,
+      has: (row) => !known.has(classOf(row)) && !isOutside(row),
     },
+    { key: "out", label: "out-of-distribution, no class", colour: ink().other, isBehind: true, has: isOutside },
   ];
 }
 
@@ -121,7 +117,9 @@ function centreLabel(group) {
 
 function mapFigure(width) {
   const groups = mapMembers();
-  const drawn = groups.filter((group) => !state.hiddenGroups.has(group.key));
+  const drawn = groups
+    .filter((group) => !state.hiddenGroups.has(group.key))
+    .sort((first, second) => Boolean(second.isBehind) - Boolean(first.isBehind));
   const parts = joined(groups.map((group) => `${cut(group.label, 40)} ${whole(group.rows.length)}`));
   const nDrawn = groups.reduce((sum, group) => sum + group.rows.length, 0);
   const symbolOf = (place) => (report.map.set[place] === 0 ? IN_SYMBOL : setSymbol(sets[report.map.set[place] - 1]));

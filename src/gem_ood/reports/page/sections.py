@@ -11,7 +11,7 @@ from gem_ood.reports.page.tables import (
     surprise_table,
     table_box,
 )
-from gem_ood.reports.page.text import NOTHING, count, escaped, is_number, listed, name, percent
+from gem_ood.reports.page.text import NOTHING, count, escaped, is_number, listed, name, percent, short
 
 __all__ = ["SECTIONS", "contents", "sections", "summary"]
 
@@ -161,7 +161,7 @@ def _diagnosis(report: Mapping[str, Any]) -> str:
     found = report.get("diagnosis")
     if not found:
         return _absent(
-            "There is no Gaussian fit to diagnose: no detector here is a Gaussian one, or its rows were not given."
+            "There is no Gaussian fit to diagnose: no detector here is Gaussian, or the rows do not allow it."
         )
     trust = escaped(found.get("trust", ""))
     sentences = listed(list(found.get("sentences", ())), "findings")
@@ -170,7 +170,7 @@ def _diagnosis(report: Mapping[str, Any]) -> str:
 
 
 def _quantile_caption(found: Mapping[str, Any]) -> str:
-    degrees = escaped(found.get("degrees_of_freedom", NOTHING))
+    degrees = short(found.get("degrees_of_freedom"))
     return (
         f"Squared distances found, against those that a Gaussian would give (χ², {degrees} degrees of freedom). "
         "On the dotted line the fit is exact. "
@@ -182,9 +182,9 @@ def _map(report: Mapping[str, Any]) -> str:
     if not drawn or not drawn.get("x"):
         return _absent("No map was drawn: it needs the features of a few rows in at least two dimensions.")
     by = drawn.get("class_from")
-    classes = f" Classes are {'labels' if by == 'labels' else escaped(by)}." if by else ""
-    note = f"{escaped(drawn.get('method', ''))} of the features. {escaped(drawn.get('note', ''))}{classes} "
-    return _figure("map", note)
+    classes = f" Classes are {'the labels' if by == 'labels' else escaped(by)}." if by else ""
+    note = escaped(drawn.get("note") or f"The features by {drawn.get('method', '')}.")
+    return _figure("map", f"{note}{classes} ")
 
 
 def _surprises(report: Mapping[str, Any]) -> str:

@@ -14,6 +14,11 @@ const INKS = {
   light: { text: "#1b2430", muted: "#56616f", grid: "#e4e8ee", line: "#8b95a3", paper: "#ffffff", other: "#8b95a3" },
   dark: { text: "#e8ecf2", muted: "#a7b1bf", grid: "#2c333e", line: "#7d8794", paper: "#181c23", other: "#7d8794" },
 };
+// Five more for classes; they differ in lightness too, and the largest classes are named on the map itself.
+const MORE_COLOURS = {
+  light: ["#8c510a", "#7b3294", "#5e6b00", "#b2182b", "#01665e"],
+  dark: ["#d8b365", "#c2a5cf", "#b8c94a", "#f4777f", "#80cdc1"],
+};
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const OOD_SYMBOLS = ["diamond", "square", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon"];
 const IN_SYMBOL = "circle";
@@ -50,6 +55,7 @@ const detectorDash = (one) => DASHES[one.index % DASHES.length];
 const setColour = (one) => palette()[1 + (one.index % (palette().length - 1))];
 const setDash = (one) => DASHES[one.index % DASHES.length];
 const setSymbol = (one) => OOD_SYMBOLS[one.index % OOD_SYMBOLS.length];
+const classColour = (place) => [...palette(), ...MORE_COLOURS[isDark() ? "dark" : "light"]][place];
 const inColour = () => palette()[0];
 
 function faded(colour, opacity) {
