@@ -37,11 +37,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["fit", "calibrate", "score", "evaluate"])
-def test_help_of_every_command_has_an_example(command: str) -> None:
-    assert f"Example: gem-ood {command} " in " ".join(run(command, "--help").split())
-
-
 def test_the_version_is_printed() -> None:
     assert run("--version") == f"gem-ood {__version__}\n"
 
@@ -238,20 +233,21 @@ def test_bad_requests_are_one_line(data: Path, tmp_path: Path) -> None:
         ("fit", data / "noise.npz", "--out", out, "--relative"): "a relative score compares classes",
         ("fit", train): "Missing option '--out'",
         ("fit", tmp_path / "no.npz", "--out", out): "no.npz does not exist",
-        ("oops",): "No such command 'oops'",
+        ("oops",): "there is no command 'oops'",
         ("calibrate", gem, test, "--tpr", "95"): "tpr must lie strictly between 0 and 1",
         ("calibrate", gem, test, "--tpr", "0.9999"): "rows",
         ("calibrate", gem, train, "--features", "labels"): "features have two dimensions",
         ("calibrate", tmp_path / "no.safetensors", test): "no.safetensors does not exist",
-        ("calibrate", data / "train.npz", test): "the first argument must be a saved detector (.safetensors) but is",
-        ("score", test, test): "the first argument must be a saved detector (.safetensors) but is",
+        ("calibrate", data / "train.npz", test): "is given where a saved detector (.safetensors) must be",
+        ("score", test, test): "is given where a saved detector (.safetensors) must be",
         ("score", gem, narrow): "has 4 features but the GEM detector was fitted on 6",
         ("score", gem, test, "--out", test): "which is also read; name another file",
         ("score", gem, test, "--out", tmp_path / "scores.txt"): "has the suffix '.txt'",
         ("demo", "--seed", "-1"): "--seed",
         ("demo", "--out", tmp_path / "x.txt"): "has the suffix '.txt' but .safetensors can be written",
         ("demo", "--out", tmp_path / "no" / "x.safetensors"): "does not exist; create it first",
-        ("evaluate", gem, "--id", test, "--ood", "noise.npz"): "must be NAME=FILE",
+        ("evaluate", gem, "--id", test, "--ood", "=noise.npz"): "must be FILE or NAME=FILE",
+        ("evaluate", gem, "--id", test, "--ood", "noise="): "must be FILE or NAME=FILE",
         ("evaluate", gem, "--id", test, "--ood", noise, "--ood", noise): "names 'noise' twice",
         ("evaluate", gem, gem, "--id", test, "--ood", noise): "a detector is given twice",
         ("evaluate", gem, "--id", test, "--ood", noise, "--tpr", "2"): "tpr must lie strictly between 0 and 1",

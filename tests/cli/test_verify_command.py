@@ -3,13 +3,13 @@
 import io
 import json
 import sys
-from importlib import import_module
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from gem_ood import scores
 from gem_ood.cli import app
+from gem_ood.cli.voice import watching
 
 ITEMS = ("--item", "P12", "--item", "P22", "--item", "E10")
 
@@ -82,9 +82,9 @@ def test_bad_input_is_two_and_one_line(arguments: tuple[str, ...], words: str) -
 
 
 def test_help_has_an_example_and_the_exit_code() -> None:
-    text = " ".join(run("--help").stdout.split())
-    assert "Example: gem-ood verify --item P22 --item E5" in text
-    assert "Exit code 1" in text
+    text = run("--help").stdout
+    assert "Examples:\n  gem-ood verify --item P22 --item E5\n" in text
+    assert "Exit code 1" in " ".join(text.split())
 
 
 class Terminal(io.StringIO):
@@ -100,12 +100,13 @@ class Terminal(io.StringIO):
 def test_progress_is_shown_on_a_terminal_after_a_while(
     monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, patience: float, is_shown: bool
 ) -> None:
-    command = import_module("gem_ood.cli.verify")
-    monkeypatch.setattr(command, "PATIENCE_SECONDS", patience)
+    monkeypatch.setattr("gem_ood.progress.PATIENCE_SECONDS", patience)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    with command._ItemProgress() as progress:
-        progress(0, 2, "P1")
-        progress(1, 2, "P22")
+    with watching("items") as progress:
+        on_item = progress.watch_named()
+        on_item(0, 2, "P1")
+        on_item(1, 2, "P22")
     assert ("P22" in stream.getvalue()) is is_shown
+    assert ("1/2 items" in stream.getvalue()) is is_shown
     assert is_shown or stream.getvalue() == ""

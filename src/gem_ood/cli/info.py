@@ -62,7 +62,8 @@ def _print(found: "FileInfo") -> None:
         elif found.head is not None:
             _print_pairs(_about_head(found.head))
         elif found.remark is not None:
-            print_text(f"Not read as rows: {found.remark.removeprefix(f'{found.path} ')}")
+            remark = found.remark.removeprefix(f"{found.path} ").replace("with features", "with --features")
+            print_text(f"Not read as rows: {remark}")
     is_table = found.format in ("parquet", "csv")
     shown = found.arrays[:SHOWN_ARRAYS]
     header = ["column", "type"] if is_table else ["array", "type", "shape"]
@@ -114,7 +115,8 @@ def _about_rows(rows: "RowsInfo") -> Iterable[tuple[str, str]]:
         yield "labels", f"{rows.labels}, {classes}"
     if found.smallest_class is not None and found.largest_class is not None:
         (small, fewest), (large, most) = found.smallest_class, found.largest_class
-        yield "class sizes", f"{fewest:,} rows ({small}) to {most:,} rows ({large})"
+        is_even = fewest == most
+        yield "class sizes", f"{fewest:,} rows" + (" each" if is_even else f" ({small}) to {most:,} rows ({large})")
     if found.n_missing_labels:
         yield "no label", f"{found.n_missing_labels:,} rows"
     if found.n_bad_rows:

@@ -26,6 +26,12 @@ _SAFETENSORS_TYPES = {
 }
 
 
+#: Of a file whose only two-dimensional array is one of many weights.
+WEIGHTS = (
+    "these look like the weights of a whole model; save its last layer alone, for scores of logits, or its features"
+)
+
+
 @dataclass(frozen=True)
 class ArrayInfo:
     """One array or column of a file; a column's shape is () where a row has one value."""
@@ -150,6 +156,8 @@ def describe(path: str | os.PathLike[str], *, on_rows: Callable[[int], None] | N
         raise
     except InputError as error:
         return FileInfo(path=str(source), kind="arrays", remark=str(error), **parts)
+    if any(name.endswith(".weight") for name in _chosen(file)[0]) and suffix == ".safetensors":
+        return FileInfo(path=str(source), kind="arrays", remark=WEIGHTS, **parts)
     return FileInfo(path=str(source), kind="rows", rows=_rows(file, on_rows), **parts)
 
 
