@@ -2,12 +2,12 @@
 
 import codecs
 import json
-import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
 from typing import Any
+
+from gem_ood.plain import plain
 
 __all__ = ["any_encoding", "percent", "print_json", "print_table", "print_text"]
 
@@ -26,12 +26,12 @@ _PLAIN_SIGNS = {
 
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object; what JSON cannot write (infinities) becomes null."""
-    plain = _plain(values)
-    text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+    document = plain(values)
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # the reader takes less than Unicode, and JSON has its own way to write the rest
-        text = json.dumps(plain, allow_nan=False)
+        text = json.dumps(document, allow_nan=False)
     print(text, flush=True)
 
 
@@ -101,17 +101,3 @@ def _plain_signs(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 codecs.register_error("gem-ood-plain", _plain_signs)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(name): _plain(entry) for name, entry in value.items()}
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, str | int | bool) or value is None else str(value)

@@ -1,14 +1,14 @@
 """`gem-ood evaluate`: detectors side by side, on one in-distribution and several other files."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gem_ood.cli.comparison_output import FORMATS, ComparisonOutput, Format, about_left_out, in_option_names
+from gem_ood.cli.comparison_output import FORMATS, ComparisonOutput, Format, about_left_out
 from gem_ood.cli.completing import complete_methods, complete_metrics
+from gem_ood.cli.methods import Reading, calibrate_all, fit_on_the_spot
 from gem_ood.cli.options import (
     METHODS_PANEL,
     ROWS_PANEL,
@@ -25,18 +25,13 @@ from gem_ood.cli.options import (
     named_file,
     open_rows,
     out_option,
-    read_classes,
-    read_groups,
-    read_head,
     refuse_other_head,
 )
 from gem_ood.cli.reporting import ImageFiles, MapOption, Reporting, ReportPath, command_line
-from gem_ood.cli.voice import detail, step, watching
-from gem_ood.progress import RowProgress
+from gem_ood.cli.voice import note, step, watching
 
 if TYPE_CHECKING:
-    from gem_ood.comparison import FittedMethods
-    from gem_ood.detectors import Head
+    pass
 
 __all__ = ["evaluate"]
 
@@ -176,6 +171,8 @@ def evaluate(
 
     ood_paths, saved = _named_files(ood or []), _named_detectors(detectors or [], listed(methods) or [])
     _check_sets(ood_paths, report)
+    if calibrate is not None and calibrate.exists() and id_file.exists() and calibrate.samefile(id_file):
+        note("--calibrate and --id are one file: what is kept of these rows says nothing about new ones")
     inputs = [id_file, *ood_paths.values(), *saved.values()]
     inputs += [path for path in (train, head, groups, calibrate) if path is not None]
     inputs += [] if classes is None or not classes.lower().endswith(".txt") else [Path(classes)]
@@ -185,7 +182,7 @@ def evaluate(
     _check_training(saved, methods, given_for_methods | {"--classes": classes, "--logits": logits or None})
     _check_early(tpr, [path for path in (train, calibrate, id_file, *ood_paths.values()) if path is not None])
     loaded = {name: load_detector(path) for name, path in saved.items()}
-    reading = _Reading.of(head, classes, groups, logits=logits)
+    reading = Reading.of(head, classes, groups, logits=logits)
     # A file of labels belongs to the rows of --id: the others may be more or fewer.
     named_labels = None if labels is None or labels.lower().endswith(".npy") else labels
     opening = _Opening(features, loaded, None if train is None else (train, train_labels or named_labels))
@@ -198,13 +195,13 @@ def evaluate(
     with watching() as progress:
         if methods is not None:
             with step("fitting the methods"):
-                fitted = _fitted(methods, opening.training, reading, progress)
+                fitted = fit_on_the_spot(methods, opening.training, reading, progress)
             left_out |= fitted.left_out
             loaded |= fitted.detectors
         if held_out is not None:
             optional = set(loaded) - set(saved) if methods == "all" else set()
             with step("calibrating"):
-                left_out |= _calibrated(loaded, held_out, tpr, optional, progress)
+                left_out |= calibrate_all(loaded, held_out, tpr, optional, progress)
         chosen = {name: detector for name, detector in loaded.items() if name not in left_out}
         rows = {
             "id": inside.watched(progress.watch("in-distribution", inside.n_rows)),
@@ -253,94 +250,6 @@ class _Opening:
                 f"{self.training.n_features}; pass the same features, naming them or the labels if need be"
             )
         return rows
-
-
-class _MethodBar:
-    """One bar for work that goes method by method, named by the method at hand."""
-
-    def __init__(self, progress: RowProgress, verb: str, title: str, n_rows: int | None) -> None:
-        self._progress, self._verb, self._title, self._n_rows = progress, verb, title, n_rows
-        self._task: Any = None
-
-    def begin(self, method: str, place: int, n_methods: int) -> None:
-        """Start again under the name of the next method."""
-        detail(f"{self._verb} {method}")
-        self._title = f"{self._verb} {method} ({place}/{n_methods})"
-        bar = self._shown()
-        if bar is not None:
-            bar.reset(self._task, total=self._n_rows, description=self._title)
-
-    def on_rows(self, n_rows: int) -> None:
-        """Show how many rows this method has read."""
-        bar = self._shown()
-        if bar is not None:
-            bar.update(self._task, completed=n_rows)
-
-    def _shown(self) -> Any:
-        bar = self._progress.bar()
-        if bar is not None and self._task is None:
-            self._task = bar.add_task(self._title, total=self._n_rows)
-        return bar
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How methods read the rows: through which last layer, under which names of the logits."""
-
-    head: "Head | None"
-    classes: Any
-    groups: Any
-    logits: bool
-
-    @classmethod
-    def of(cls, head: Path | None, classes: str | None, groups: Path | None, *, logits: bool) -> "_Reading":
-        from gem_ood.errors import InputError
-
-        if logits and head is not None:
-            raise InputError("--logits says that rows are logits, but --head reads features; pass one of the two")
-        return cls(read_head(head), read_classes(classes, head), read_groups(groups), logits)
-
-
-def _fitted(methods: str, rows: Any, reading: _Reading, progress: RowProgress) -> "FittedMethods":
-    from gem_ood.comparison import fit_methods
-    from gem_ood.errors import InputError
-
-    names = None if methods == "all" else listed(methods)
-    bar = _MethodBar(progress, "fit", f"read {rows.path.name}", rows.n_rows)
-    watched = rows.watched(bar.on_rows)
-    try:
-        return fit_methods(
-            watched,
-            methods=names,
-            head=reading.head,
-            groups=reading.groups,
-            classes=reading.classes,
-            logits=reading.logits,
-            on_method=bar.begin,
-        )
-    except InputError as error:
-        raise type(error)(in_option_names(str(error))) from error
-
-
-def _calibrated(
-    detectors: Mapping[str, Any], rows: Any, tpr: float, optional: set[str], progress: RowProgress
-) -> dict[str, str]:
-    """Set every threshold; return why those among `optional` could not be set, such as too few rows."""
-    from gem_ood.errors import InputError
-    from gem_ood.files import calibrate_on_file
-
-    reasons: dict[str, str] = {}
-    bar = _MethodBar(progress, "calibrate", "calibrate", rows.n_rows)
-    watched = rows.watched(bar.on_rows)
-    for place, (name, detector) in enumerate(detectors.items(), start=1):
-        bar.begin(name, place, len(detectors))
-        try:
-            calibrate_on_file(detector, watched, tpr=tpr)
-        except InputError as error:
-            reasons[name] = str(error)
-            if name not in optional or len(reasons) == len(detectors):
-                raise
-    return reasons
 
 
 def _check_training(saved: Mapping[str, Path], methods: str | None, given: Mapping[str, Any]) -> None:

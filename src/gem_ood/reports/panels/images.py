@@ -3,15 +3,11 @@
 import base64
 import io
 import os
-import struct
-import warnings
 import zipfile
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,40 +15,25 @@ from numpy.typing import ArrayLike, NDArray
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.extras import require_extra
 from gem_ood.features import is_count
+from gem_ood.reports.panels.pictures import (
+    LARGEST_SIDE,
+    SUFFIXES,
+    ZIP_ERRORS,
+    ArrayPictures,
+    FilePictures,
+    Header,
+    Layout,
+    MemberPictures,
+    Pictures,
+    damaged,
+    one_line,
+    read_header,
+)
 
 __all__ = ["SUFFIXES", "Images", "open_images"]
 
-#: Files of one picture each, and the formats that Pillow may take them for.
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
-
-#: Rounding may carry a float a little beyond [0, 1].
-SLACK = 1e-3
-
-#: Thumbnails larger than this are no thumbnails, and swell a report.
-LARGEST_SIDE = 1024
-
-#: What reading a damaged zip archive may raise; RuntimeError and NotImplementedError mean encryption.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
-
-#: What Pillow raises on damaged files.
-_PICTURE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
-
 #: A path as callers write it.
 AnyPath = str | os.PathLike[str]
-
-#: Shape, whether in Fortran's order, and type: the first bytes of an array in NumPy's format.
-_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
-
-
-class _Pictures(Protocol):
-    """Pictures by place: what an `Images` reads from."""
-
-    @property
-    def n_pictures(self) -> int: ...
-
-    def read(self, places: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
-        """Yield the pictures at these ascending places, each h×w (grey), h×w×3 or h×w×4."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +43,7 @@ class Images:
     `rows` holds the row number of each picture, or None where the pictures are those of all rows, in order.
     """
 
-    pictures: _Pictures
+    pictures: Pictures
     rows: NDArray[np.int64] | None = None
 
     @property
@@ -149,13 +130,13 @@ def open_images(source: Images | ArrayLike | AnyPath | Sequence[AnyPath]) -> Ima
         if isinstance(source, str | os.PathLike):
             return _open_path(Path(source))
         if _is_paths(source):
-            return Images(_Files.of([Path(path) for path in source], "images"))  # type: ignore[union-attr, arg-type]
+            return Images(FilePictures.of([Path(path) for path in source], "images"))  # type: ignore[union-attr, arg-type]
     except OSError as error:
-        raise InputError(f"images cannot be read ({_one_line(error)}); pass files that you may read") from error
+        raise InputError(f"images cannot be read ({one_line(error)}); pass files that you may read") from error
     array = _as_array(source)
-    layout = _Layout.of(array.shape, array.dtype, "images")
+    layout = Layout.of(array.shape, array.dtype, "images")
     layout.refuse_values(array, "images")
-    return Images(_Array(array, layout, "images", len(array)))
+    return Images(ArrayPictures(array, layout, "images", len(array)))
 
 
 def _is_paths(source: object) -> bool:
@@ -171,14 +152,14 @@ def _as_array(source: Any) -> NDArray[Any]:
         return np.asarray(source)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"images of type {type(source).__name__} cannot be read as one array ({_one_line(error)}); pass pictures "
+            f"images of type {type(source).__name__} cannot be read as one array ({one_line(error)}); pass pictures "
             f"of one size, or a list of files"
         ) from error
 
 
 def _open_path(path: Path) -> Images:
     if path.is_dir():
-        return Images(_Files.of(_listed(path), str(path)))
+        return Images(FilePictures.of(_listed(path), str(path)))
     if not path.exists():
         raise InputError(f"{path} does not exist; pass a .npy or .npz file, or a directory of images")
     suffix = path.suffix.lower()
@@ -187,7 +168,7 @@ def _open_path(path: Path) -> Images:
     if suffix == ".npz":
         return _open_npz(path)
     if suffix in SUFFIXES:
-        return Images(_Files.of([path], str(path)))
+        return Images(FilePictures.of([path], str(path)))
     raise InputError(
         f"{path} has the suffix {suffix or '(none)'!r}; pass a .npy or .npz file, or a directory of "
         f"{' '.join(SUFFIXES)} files"
@@ -202,167 +183,16 @@ def _listed(directory: Path) -> list[Path]:
     return paths
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where the height, the width and the channels of a picture lie in an array of pictures."""
-
-    is_channels_first: bool
-    dtype: np.dtype[Any]
-
-    @classmethod
-    def of(cls, shape: tuple[int, ...], dtype: np.dtype[Any], title: str) -> "_Layout":
-        is_last = len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))
-        is_first = not is_last and len(shape) == 4 and shape[1] in (1, 3, 4)
-        if not (is_last or is_first):
-            raise InputError(
-                f"{title} has shape {shape}; pass pictures of one size as n×height×width, n×height×width×channels or "
-                f"n×channels×height×width with 1, 3 or 4 channels"
-            )
-        if min(shape) < 1:
-            raise InputError(f"{title} has shape {shape}, which holds no picture; pass at least one of one pixel")
-        if dtype.hasobject or (dtype != np.uint8 and dtype.kind not in "fb"):
-            raise InputError(
-                f"{title} has dtype {dtype}; pass numpy.uint8 from 0 to 255, or floats from 0 to 1 (divide by the "
-                f"largest possible value)"
-            )
-        return cls(is_first, dtype)
-
-    def refuse_values(self, values: NDArray[Any], title: str) -> None:
-        if self.dtype.kind != "f":
-            return
-        low, high = float(values.min()), float(values.max())
-        if np.isnan(low):
-            raise InputError(f"{title} holds NaN; every pixel must be a number from 0 to 1")
-        if low < -SLACK or high > 1.0 + SLACK:
-            raise InputError(
-                f"{title} holds values from {low:.4g} to {high:.4g}, but floats must lie from 0 to 1; undo a "
-                f"normalisation or divide by the largest possible value, or pass numpy.uint8"
-            )
-
-    def picture(self, values: NDArray[Any], title: str) -> NDArray[np.uint8]:
-        self.refuse_values(values, title)
-        if self.is_channels_first:
-            values = np.moveaxis(values, 0, -1)
-        if values.ndim == 3 and values.shape[2] == 1:
-            values = values[:, :, 0]
-        if self.dtype == np.uint8:
-            return np.ascontiguousarray(values, dtype=np.uint8)
-        return np.rint(255.0 * np.clip(values.astype(np.float64), 0.0, 1.0)).astype(np.uint8)
-
-
-@dataclass(frozen=True, eq=False)
-class _Array:
-    """Pictures of an array, in memory or mapped into it."""
-
-    values: NDArray[Any]
-    layout: _Layout
-    title: str
-    n_pictures: int
-
-    def read(self, places: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
-        for place in places:
-            yield self.layout.picture(np.asarray(self.values[place]), f"{self.title} {place}")
-
-
-@dataclass(frozen=True, eq=False)
-class _Member:
-    """Pictures of one array of an `.npz` archive, decompressed up to the last one that is wanted."""
-
-    path: Path
-    entry: str
-    shape: tuple[int, ...]
-    is_fortran: bool
-    layout: _Layout
-    n_pictures: int
-
-    def read(self, places: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
-        title = f"{self.path}: image"
-        if not places:
-            return
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(self.entry) as stream:
-                _header(stream, title)
-                if self.is_fortran:  # each picture is scattered over all of its bytes
-                    whole = self._block(stream, self.shape[::-1]).T
-                    for place in places:
-                        yield self.layout.picture(whole[place], f"{title} {place}")
-                    return
-                start, n_bytes = stream.tell(), prod(self.shape[1:]) * self.layout.dtype.itemsize
-                for place in places:
-                    stream.seek(start + place * n_bytes)
-                    yield self.layout.picture(self._block(stream, self.shape[1:]), f"{title} {place}")
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be read ({error.strerror or error}); pass it again") from error
-        except _ZIP_ERRORS as error:
-            raise FileFormatError(_damaged(self.path, error)) from error
-
-    def _block(self, stream: IO[bytes], shape: tuple[int, ...]) -> NDArray[Any]:
-        wanted = prod(shape) * self.layout.dtype.itemsize
-        data = stream.read(wanted)
-        if len(data) < wanted:
-            raise FileFormatError(f"{self.path} ends before its last image; write the file again")
-        return np.frombuffer(data, self.layout.dtype).reshape(shape)
-
-
-@dataclass(frozen=True, eq=False)
-class _Files:
-    """Pictures of one file each."""
-
-    paths: tuple[Path, ...]
-    n_pictures: int
-
-    @classmethod
-    def of(cls, paths: Sequence[Path], title: str) -> "_Files":
-        for path in paths:
-            if path.suffix.lower() not in SUFFIXES:
-                raise InputError(f"{title} names {path}, which is no {' '.join(SUFFIXES)} file; pass such files only")
-            if not path.is_file():
-                raise InputError(f"{title} names {path}, which is not a file; pass files that exist")
-        return cls(tuple(paths), len(paths))
-
-    def read(self, places: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
-        for place in places:
-            yield _decoded(self.paths[place])
-
-
-def _decoded(path: Path) -> NDArray[np.uint8]:
-    """Return the picture as it is meant to be seen: turned as the camera was held, of 8 bits, without its notes."""
-    from PIL import Image, ImageOps
-
-    bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as picture:
-                picture.draft("RGB", (LARGEST_SIDE, LARGEST_SIDE))  # a large JPEG is read at a fraction of its size
-                picture.load()
-                upright = ImageOps.exif_transpose(picture)
-            if upright.mode.startswith("I"):  # grey of 16 bits, which Pillow would cut at 255
-                return np.asarray(np.clip(np.asarray(upright) // 257, 0, 255), dtype=np.uint8)
-            is_clear = "A" in upright.getbands() or "transparency" in upright.info
-            grey = "L" if upright.mode in ("1", "L") else "RGB"
-            return np.asarray(upright.convert("RGBA" if is_clear else grey))
-    except bombs as error:
-        raise InputError(
-            f"{path} has more pixels than a thumbnail is worth ({_one_line(error)}); pass smaller images"
-        ) from error
-    except _PICTURE_ERRORS as error:
-        raise FileFormatError(
-            f"{path} is no image, or a damaged or truncated one ({_one_line(error)}); write it again or leave it out"
-        ) from error
-
-
-def _open_npy(path: Path) -> _Pictures:
+def _open_npy(path: Path) -> Pictures:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise FileFormatError(
-            f"{path} is not an array of numbers in NumPy's format, or is damaged ({_one_line(error)}); write it again "
+            f"{path} is not an array of numbers in NumPy's format, or is damaged ({one_line(error)}); write it again "
             f"with numpy.save"
         ) from error
-    layout = _Layout.of(values.shape, values.dtype, str(path))
-    opened = _Array(values, layout, f"{path}: image", len(values))
+    layout = Layout.of(values.shape, values.dtype, str(path))
+    opened = ArrayPictures(values, layout, f"{path}: image", len(values))
     next(opened.read([0]))  # floats of another range are told now, not after the work
     return opened
 
@@ -374,27 +204,17 @@ def _open_npz(path: Path) -> Images:
             for entry in archive.namelist():
                 if entry.endswith(".npy"):
                     with archive.open(entry) as stream:
-                        headers[entry.removesuffix(".npy")] = _header(stream, f"{path}: {entry.removesuffix('.npy')}")
-    except _ZIP_ERRORS as error:
-        raise FileFormatError(_damaged(path, error)) from error
+                        headers[entry.removesuffix(".npy")] = read_header(
+                            stream, f"{path}: {entry.removesuffix('.npy')}"
+                        )
+    except ZIP_ERRORS as error:
+        raise FileFormatError(damaged(path, error)) from error
     name = _named_images(path, {name: shape for name, (shape, _, _) in headers.items()})
     shape, is_fortran, dtype = headers[name]
-    layout = _Layout.of(shape, dtype, f"{path}: {name}")
-    opened = _Member(path, f"{name}.npy", shape, is_fortran, layout, shape[0])
+    layout = Layout.of(shape, dtype, f"{path}: {name}")
+    opened = MemberPictures(path, f"{name}.npy", shape, is_fortran, layout, shape[0])
     next(opened.read([0]))
     return Images(opened, _rows(path, headers["rows"], shape[0]) if "rows" in headers else None)
-
-
-def _header(stream: IO[bytes], title: str) -> _Header:
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        return read(stream)
-    except (ValueError, EOFError) as error:
-        raise FileFormatError(
-            f"{title} is not an array in NumPy's format, or is damaged ({_one_line(error)}); write it again with "
-            f"numpy.savez"
-        ) from error
 
 
 def _named_images(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
@@ -407,7 +227,7 @@ def _named_images(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
     return candidates[0]
 
 
-def _rows(path: Path, header: _Header, n_images: int) -> NDArray[np.int64]:
+def _rows(path: Path, header: Header, n_images: int) -> NDArray[np.int64]:
     shape, _, dtype = header
     if shape != (n_images,) or dtype.kind not in "iu":
         raise InputError(
@@ -417,8 +237,8 @@ def _rows(path: Path, header: _Header, n_images: int) -> NDArray[np.int64]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             rows = arrays["rows"]
-    except (ValueError, *_ZIP_ERRORS) as error:
-        raise FileFormatError(_damaged(path, error)) from error
+    except (ValueError, *ZIP_ERRORS) as error:
+        raise FileFormatError(damaged(path, error)) from error
     if rows.min() < 0 or len(np.unique(rows)) < n_images:
         raise InputError(f'{path}: "rows" holds a negative number or one twice; each image has a row of its own')
     return np.asarray(rows, dtype=np.int64)
@@ -437,11 +257,3 @@ def _data_uri(picture: NDArray[np.uint8], side: int) -> str:
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-def _damaged(path: Path, error: BaseException) -> str:
-    return f"{path} is not a zip archive of arrays, or is damaged ({_one_line(error)}); write it again with numpy.savez"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
