@@ -10,7 +10,7 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 TEST_ENV = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: demo test lint docs bench bench-quick figures golden peers clean
+.PHONY: demo test lint docs bench bench-quick figures screenshots golden peers clean
 
 demo: $(VENV)/.demo
 	@mkdir -p build
@@ -39,6 +39,11 @@ figures: $(VENV)/.test
 	$(VENV)/bin/gem-ood figures --out build/figures
 	cp build/figures/in-and-out.svg build/figures/scores-in-one-dimension.svg build/figures/simulations.svg docs/images
 	$(VENV)/bin/python docs/figures.py docs/images
+
+# The pictures of the report in the documentation.
+screenshots: $(VENV)/.test
+	$(VENV)/bin/python -m pytest --quiet tests/reports/test_report_in_browser.py
+	cp build/screenshots/report.png build/screenshots/report-scores.png docs/images
 
 golden: $(VENV)/.test
 	$(VENV)/bin/python tests/golden/make.py

@@ -85,7 +85,8 @@ def test_the_page_draws_every_plot_without_a_fault_or_a_request(visit: Visit, de
     assert visit.faults == []
     assert [url for url in visit.requests if not url.startswith("data:")] == [demo[0].as_uri()]
     visit.keep("report-light")
-    visit.page.screenshot(path=SCREENSHOTS / "report-top.png")
+    visit.page.screenshot(path=SCREENSHOTS / "report.png")
+    visit.page.locator("#scores").screenshot(path=SCREENSHOTS / "report-scores.png")
 
 
 def test_the_numbers_shown_are_those_of_the_json(visit: Visit, demo: Any) -> None:

@@ -11,7 +11,7 @@ from gem_ood.reports.page.tables import (
     surprise_table,
     table_box,
 )
-from gem_ood.reports.page.text import NOTHING, count, escaped, is_number, listed, name, percent, short
+from gem_ood.reports.page.text import NOTHING, count, escaped, is_number, listed, name, percent, prose, short
 
 __all__ = ["SECTIONS", "contents", "sections", "summary"]
 
@@ -42,7 +42,7 @@ def summary(report: Mapping[str, Any]) -> str:
     if caveats:
         caveats = f'<div class="caveat-box"><h2>Read with care</h2>{caveats}</div>'
     return (
-        f'<p id="headline" class="headline">{escaped(report.get("headline", ""))}</p>'
+        f'<p id="headline" class="headline">{prose(report.get("headline", ""))}</p>'
         f"{_tiles(report)}{listed(list(report.get('findings', ())), 'findings')}{caveats}"
     )
 

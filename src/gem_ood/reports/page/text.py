@@ -26,6 +26,15 @@ def escaped(text: object) -> str:
     return html.escape(str(text), quote=True).replace("\r", "&#13;")
 
 
+def prose(sentence: object) -> str:
+    """Return a sentence in which no line breaks between a number and its percent sign.
+
+    >>> prose("95 % of a<b")
+    '95&nbsp;% of a&lt;b'
+    """
+    return escaped(sentence).replace(" %", "&nbsp;%")
+
+
 def name(text: object) -> str:
     """Return a user's name as an element that keeps its writing direction to itself.
 
@@ -79,7 +88,7 @@ def attributes(values: Mapping[str, object]) -> str:
 
 def listed(sentences: list[str], css_class: str) -> str:
     """Return sentences as a list, nothing if there are none."""
-    items = "".join(f"<li>{escaped(sentence)}</li>" for sentence in sentences)
+    items = "".join(f"<li>{prose(sentence)}</li>" for sentence in sentences)
     return f'<ul class="{css_class}">{items}</ul>' if items else ""
 
 
