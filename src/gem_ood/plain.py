@@ -1,11 +1,12 @@
-"""Plain values: results as JSON can write them."""
+"""Plain values: results as JSON can write them, and names in the order that readers expect."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-__all__ = ["plain"]
+__all__ = ["natural_order", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -25,3 +26,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, str | int) or value is None else str(value)
+
+
+def natural_order(name: str) -> tuple[bool, int, str]:
+    """Return by what to sort names so that whole numbers come first, by their value, and then all others.
+
+    >>> sorted(["b", "10", "9", "--5", "-1"], key=natural_order)
+    ['-1', '9', '10', '--5', 'b']
+    """
+    is_number = re.fullmatch(r"-?[0-9]{1,18}", name) is not None
+    return not is_number, int(name) if is_number else 0, name

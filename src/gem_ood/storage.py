@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood._version import __version__
-from gem_ood.errors import FileFormatError
+from gem_ood.errors import FileFormatError, InputError
 
-__all__ = ["FORMAT_VERSION", "atomic_path", "pack", "read", "unpack", "write"]
+__all__ = ["FORMAT_VERSION", "atomic_path", "naming", "pack", "read", "refuse_unwritable_place", "unpack", "write"]
 
 FORMAT_VERSION = 1
 METADATA_KEY = "gem_ood"
@@ -44,6 +44,33 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """Raise an error about the file that was to be written, not about the one that stands in for it until then."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{target} cannot be written ({error.strerror or error}); mend that or name another file"
+        ) from error
+
+
+def refuse_unwritable_place(target: Path) -> None:
+    """Raise now rather than after long work if no file can be written there; permissions do not tell everything."""
+    if target.is_dir():
+        raise InputError(f"{target} is a directory; name a file inside it")
+    if not target.parent.is_dir():
+        raise InputError(f"the directory {target.parent} does not exist; create it first")
+    # As long as the name under which the file is written before it takes its own.
+    probe = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
+    with naming(target):
+        try:
+            probe.touch(exist_ok=False)
+        finally:
+            if probe.exists():
+                probe.unlink()
 
 
 def pack(*, tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> bytes:

@@ -230,11 +230,65 @@ def test_no_gaussian_detector_leaves_the_diagnosis_out_with_a_reason(case: Any) 
     assert any("no detector here has Gaussian classes" in caveat for caveat in report.caveats)
 
 
-def test_a_threshold_from_other_rows_is_found_out(case: Any) -> None:
+def _calibrated_nearer(case: Any, scale: float, tpr: float = 0.95) -> Report:
+    """Return a report on a detector whose calibration rows lie so much nearer to their class than the others."""
     gem = case["detectors"]["gem"]
-    gem.calibrate(case["id"] * 0.5 + 0.5 * case["id"].mean(axis=0))
-    report = gather(**case)
-    assert any("It does not: these rows differ" in finding for finding in report.findings)
+    means = gem.gaussians_.class_means[case["labels"]]
+    gem.calibrate(means + scale * (case["id"] - means), tpr=tpr)
+    return gather(**case)
+
+
+def test_a_threshold_from_nearer_rows_does_not_fit_and_the_headline_says_so(case: Any) -> None:
+    report = _calibrated_nearer(case, 0.3)
+    kept = report.comparison.detectors["gem"].id_kept
+    start = f"The threshold of gem does not fit these rows: asked to keep 95 %, it keeps {100 * kept:.1f} % of 200 "
+    assert report.headline.startswith(start)
+    assert any("It is less: these rows are harder" in finding for finding in report.findings)
+    assert "does not fit these rows" in gather(**(case | {"ood": None})).headline
+
+
+def test_a_threshold_from_farther_rows_keeps_more(case: Any) -> None:
+    report = _calibrated_nearer(case, 3.0, tpr=0.8)
+    assert any("It is more: these rows are easier" in finding for finding in report.findings)
+
+
+def test_a_share_just_outside_of_its_range_is_put_down_to_chance(case: Any) -> None:
+    for scale in np.linspace(0.7, 1.0, 31):
+        report = _calibrated_nearer(case, scale)
+        kept = report.detectors["gem"].kept
+        assert kept is not None
+        if 0.001 <= kept.own_chance < 0.04:
+            assert any("chance alone brings about one time in twenty" in finding for finding in report.findings)
+            assert "does not fit" not in report.headline
+            return
+    pytest.fail("no scale gives such a share")
+
+
+def test_a_detector_that_flags_everything_is_not_praised(case: Any) -> None:
+    gem = case["detectors"]["gem"]
+    report = gather(
+        **(case | {"ood": {"same law": case["detectors"]["gem"].gaussians_.sample(300, random_state=1)[0]}})
+    )
+    assert " hardly at all" in report.headline
+    gem.calibrate(np.repeat(gem.gaussians_.class_means, 50, axis=0))
+    everything = gather(**(case | {"ood": {"same law": gem.gaussians_.sample(300, random_state=1)[0]}}))
+    assert everything.comparison.detectors["gem"].flagged["same law"] > 0.99
+    assert everything.headline.startswith("The threshold of gem does not fit these rows")
+    assert " hardly at all" in everything.headline
+
+
+@pytest.mark.parametrize("names", [["--5", "-", "²"], ["1" * 400, "-3", "10"], ["<b>", "", " "]])
+def test_any_class_name_can_be_drawn(case: Any, names: list[str]) -> None:
+    labels = np.array(names)[case["labels"]]
+    gem = GEM().fit(case["id"], labels)
+    report = gather({"gem": gem}, id=case["id"], labels=labels, map="pca")
+    assert sorted(report.as_dict()["map"]["classes"]) == sorted(names)
+    assert "<html" in report.to_html()
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        write(Path("/proc/r.html"), [], id=[[0.0]])
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_calibration_of_few_tied_and_infinite_rows_works():
         "high": [1.0],
         "n_calibration": 1,
         "n_test": 2,
-        "own": {"asked": 0.5, "realised": 1.0, "low": 0.0, "high": 1.0},
+        "own": {"asked": 0.5, "realised": 1.0, "low": 0.0, "high": 1.0, "chance": pytest.approx(2 / 3)},
     }
 
 
@@ -304,3 +304,13 @@ def test_many_classes_are_a_band_and_one_class_is_all_rows():
     np.testing.assert_allclose(many["class_band"]["high"], np.sort(classes).max(axis=0))
     assert many["class_band"]["n_classes"] == 13
     assert [curve["name"] for curve in chi2_curves(classes[:1], 4).as_dict()["curves"]] == [None]
+
+
+@pytest.mark.parametrize("n_kept", [0, 150, 180, 187, 190, 195, 200])
+def test_the_chance_of_a_kept_share_is_that_of_the_beta_binomial(n_kept):
+    calibration, threshold = np.arange(100.0), conformal_threshold(np.arange(100.0), tpr=0.95)
+    inside = np.repeat([-1.0, 200.0], [200 - n_kept, n_kept])
+    law = stats.betabinom(200, 100 + 1 - threshold.order, threshold.order)
+    expected = min(1.0, 2.0 * min(law.cdf(n_kept), law.sf(n_kept - 1)))
+    found = kept_shares(calibration, inside, threshold=threshold).own_chance
+    assert found == pytest.approx(expected, abs=1e-6)

@@ -1,9 +1,7 @@
 """Arguments and options that several commands share."""
 
 import re
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -267,31 +265,19 @@ def refuse_other_head(rows: Any, head: Path | None, layer: Any, *, option: str =
 def check_out(out: Path, suffixes: tuple[str, ...], *inputs: Path | None) -> str:
     """Return the suffix of a file that can be written and is none of these inputs; raise before any long work."""
     from gem_ood.files import refuse_overwriting, refuse_unwritable
+    from gem_ood.storage import refuse_unwritable_place
 
     suffix = refuse_unwritable(out, suffixes)
     refuse_overwriting(out, *(path for path in inputs if path is not None))
-    # As long as the name under which the file is written before it takes its own: permissions do not tell everything.
-    probe = out.with_name(f".{out.stem}.{secrets.token_hex(4)}{out.suffix}")
-    with naming(out):
-        try:
-            probe.touch(exist_ok=False)
-        finally:
-            if probe.exists():
-                probe.unlink()
+    refuse_unwritable_place(out)
     return suffix
 
 
-@contextmanager
-def naming(out: Path) -> Iterator[None]:
-    """Name the file that was to be written, not the one that stands in for it until it is complete."""
-    from gem_ood.errors import InputError
+def naming(out: Path) -> AbstractContextManager[None]:
+    """Return what makes an error of writing name this file, not the one that stands in for it until it is complete."""
+    from gem_ood.storage import naming as naming_target
 
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{out} cannot be written ({error.strerror or error}); mend that or name another file"
-        ) from error
+    return naming_target(out)
 
 
 def listed(text: str | None) -> list[str] | None:

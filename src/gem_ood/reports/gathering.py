@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,7 @@ from gem_ood.reports.report import DetectorReport, DiagnosisReport, FeatureMap, 
 from gem_ood.reports.watching import RowWatch
 from gem_ood.reports.wording import caveats, findings, headline
 
-__all__ = ["gather", "write"]
+__all__ = ["ReportOptions", "gather", "write"]
 
 #: How many surprising rows are shown of each detector.
 SURPRISES = 20
@@ -47,6 +47,24 @@ SCORING, MEASURING, MAPPING = "scoring", "measuring", "placing rows on the map"
 ID = "id"
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "plotly", "umap-learn")
+
+
+class ReportOptions(TypedDict, total=False):
+    """The arguments of `gather` that may be left out."""
+
+    labels: ArrayLike | None
+    images: Mapping[str, Any] | None
+    map: Method | None
+    map_rows: int
+    tpr: float
+    convention: Literal["paper", "openood"]
+    intervals: Literal["bootstrap", "delong"] | None
+    title: str
+    command: str | None
+    notes: Iterable[str]
+    random_state: int
+    on_evaluated: Callable[[int, int], None] | None
+    on_step: Callable[[str], None] | None
 
 
 def gather(
@@ -145,7 +163,7 @@ def gather(
     remarks = [*notes] if diagnosis is not None else [f"No Gaussian diagnosis: {watch.no_diagnosis}.", *notes]
     return Report(
         title=str(title),
-        headline=headline(comparison, lead, thresholds[lead]),
+        headline=headline(comparison, lead, parts[lead].kept),
         findings=tuple(
             findings(
                 comparison,
@@ -172,9 +190,16 @@ def write(
     *,
     id: Rows,
     ood: Mapping[str, Rows] | None = None,
-    **options: Any,
+    **options: Unpack[ReportOptions],
 ) -> Report:
-    """Write a report as one self-contained HTML file, all or nothing, and return it; arguments as `gather`.
+    """Write a report as one self-contained HTML file, all or nothing, and return it.
+
+    Args:
+        path: Where to write; the suffix is `.html`.
+        detectors: As `gather`.
+        id: As `gather`.
+        ood: As `gather`.
+        options: Any other argument of `gather`.
 
     Example:
         >>> import tempfile

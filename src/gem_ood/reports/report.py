@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 
 from gem_ood.comparison import MEAN, Comparison
 from gem_ood.errors import InputError
-from gem_ood.plain import plain
+from gem_ood.plain import natural_order, plain
 from gem_ood.reports.page import render
 from gem_ood.reports.panels.curves import DetectionCurves
 from gem_ood.reports.panels.histograms import ScoreHistogram
 from gem_ood.reports.panels.kept import KeptShares
 from gem_ood.reports.panels.quantiles import QuantileCurves
 from gem_ood.reports.panels.surprises import Surprise
-from gem_ood.storage import atomic_path
+from gem_ood.storage import atomic_path, naming, refuse_unwritable_place
 from gem_ood.theory import Diagnosis
 from gem_ood.thresholds import Threshold
 
-__all__ = ["DetectorReport", "DiagnosisReport", "FeatureMap", "Report", "Run"]
+__all__ = ["SUFFIXES", "DetectorReport", "DiagnosisReport", "FeatureMap", "Report", "Run", "check_page_path"]
+
+#: What a page may be called.
+SUFFIXES = (".html", ".htm")
 
 #: The metrics whose best are marked.
 MARKED_METRICS = ("fpr", "auroc", "aupr_in")
@@ -92,14 +95,12 @@ class Run:
         date: When, in UTC.
         versions: Of what computed it.
         inputs: The sets by name, each with its source and number of rows.
-        notes: Anything else, such as methods left out.
     """
 
     command: str | None
     date: str
     versions: Mapping[str, str]
     inputs: tuple[tuple[str, str, int], ...]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +162,6 @@ class Report:
                 "inputs": [
                     {"name": name, "source": source, "n_rows": n_rows} for name, source, n_rows in self.run.inputs
                 ],
-                "notes": self.run.notes,
             },
         }
         values: dict[str, Any] = plain(document)
@@ -175,7 +175,7 @@ class Report:
         """Write the page to a file, all or nothing, and return its path."""
         target = check_page_path(path)
         page = self.to_html()
-        with atomic_path(target) as temporary:
+        with naming(target), atomic_path(target) as temporary:
             temporary.write_text(page, encoding="utf-8")
         return target
 
@@ -214,7 +214,7 @@ class Report:
         }
 
     def _map_dict(self, drawn: FeatureMap) -> dict[str, Any]:
-        names = sorted({name for name in drawn.classes if name is not None}, key=_natural)
+        names = sorted({name for name in drawn.classes if name is not None}, key=natural_order)
         codes = {name: code for code, name in enumerate(names)}
         return {
             "method": drawn.method,
@@ -238,12 +238,9 @@ class Report:
 def check_page_path(path: str | os.PathLike[str]) -> Path:
     """Return the path of a page that can be written; raise before any long work."""
     target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm"):
+    if target.suffix.lower() not in SUFFIXES:
         raise InputError(f"{target} is to be a report, which is an HTML page; name it with the suffix .html")
-    if target.is_dir():
-        raise InputError(f"{target} is a directory; name a file inside it")
-    if not target.parent.is_dir():
-        raise InputError(f"the directory {target.parent} does not exist; create it first")
+    refuse_unwritable_place(target)
     return target
 
 
@@ -261,8 +258,3 @@ def _diagnosis_dict(one: DiagnosisReport) -> dict[str, Any]:
 
 def _image_key(ood: str | None, row: int) -> str:
     return f"id {row}" if ood is None else f"ood {ood} {row}"
-
-
-def _natural(name: str) -> tuple[int, float, str]:
-    """Order names that are numbers by their value, before all others."""
-    return (0, float(name), "") if name.lstrip("-").isdecimal() else (1, 0.0, name)

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gem_ood.comparison import Comparison, DetectorComparison
+from gem_ood.comparison import Comparison
 from gem_ood.thresholds import Threshold
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ __all__ = ["caveats", "findings", "headline"]
 
 #: How well sets are told apart, by the mean share of out-of-distribution rows that is let through.
 GRADES = ((0.05, "almost completely"), (0.20, "well"), (0.50, "in part"), (0.80, "poorly"), (1.01, "hardly at all"))
+
+#: A kept share this unlikely is not put down to chance: one report in a thousand would be wrong.
+SURE_CHANCE = 0.001
 
 #: With fewer rows a measured rate says little: half of its 95 % range is at most 0.98 / sqrt(n).
 FEW_ROWS = 100
@@ -28,36 +31,46 @@ TRUST_WORDS = {
 }
 
 
-def headline(comparison: Comparison, lead: str, threshold: Threshold | None) -> str:
-    """Return the verdict in one sentence, about the detector that is shown first."""
+def headline(comparison: Comparison, lead: str, kept: "KeptShares | None") -> str:
+    """Return the verdict in one or two sentences, about the detector that is shown first.
+
+    How well it tells sets apart is judged at a threshold that keeps the share asked for of these very rows: its own
+    threshold may keep few of them and would flag everything then.
+    """
     one = comparison.detectors[lead]
     if not comparison.n_ood:
-        return _headline_without_sets(one, comparison, lead, threshold)
-    if threshold is None or one.flagged is None or one.id_kept is None:
-        missed = {ood: one.value("fpr", ood) for ood in comparison.n_ood}
+        return _headline_without_sets(comparison, lead, kept)
+    missed = {ood: one.value("fpr", ood) for ood in comparison.n_ood}
+    verdict = f"{lead} tells {_sets(missed)} from in-distribution rows {_grade(missed)}"
+    at_tpr = f"at a threshold that keeps {asked(comparison.tpr)} of these, it lets through {_spread(missed)}"
+    if kept is None or one.flagged is None:
+        return f"{verdict}: {at_tpr}."
+    if kept.own_chance < SURE_CHANCE:
         return (
-            f"{lead} tells {_sets(missed)} from in-distribution rows {_grade(missed)}: at a threshold that keeps "
-            f"{asked(comparison.tpr)} of these, it lets through {_spread(missed)}."
+            f"The threshold of {lead} does not fit these rows: asked to keep {asked(kept.own_asked)}, it keeps "
+            f"{percent(kept.own_realised)} of {_rows(comparison.n_id)}. Beside that, {verdict}: {at_tpr}."
         )
-    missed = {ood: 1.0 - share for ood, share in one.flagged.items()}
     return (
-        f"{lead} tells {_sets(missed)} from in-distribution rows {_grade(missed)}: it keeps {percent(one.id_kept)} of "
-        f"{comparison.n_id:,} in-distribution rows and flags {_spread(one.flagged)}."
+        f"{verdict}: it keeps {percent(kept.own_realised)} of {_rows(comparison.n_id)} and flags "
+        f"{_spread(one.flagged)}."
     )
 
 
-def _headline_without_sets(
-    one: DetectorComparison, comparison: Comparison, lead: str, threshold: Threshold | None
-) -> str:
-    if threshold is None or one.id_kept is None:
+def _headline_without_sets(comparison: Comparison, lead: str, kept: "KeptShares | None") -> str:
+    unknown = "what it catches is unknown, as there is no out-of-distribution set"
+    if kept is None:
+        return f"{_rows(comparison.n_id, 'was', 'were')} scored. {lead} has no threshold yet, and {unknown}."
+    if kept.own_chance < SURE_CHANCE:
         return (
-            f"{comparison.n_id:,} in-distribution rows were scored; {lead} has no threshold yet and there is no "
-            f"out-of-distribution set, so nothing can be said about what is kept or caught."
+            f"The threshold of {lead} does not fit these rows: asked to keep {asked(kept.own_asked)}, it keeps "
+            f"{percent(kept.own_realised)} of {_rows(comparison.n_id)}; {unknown}."
         )
-    return (
-        f"{lead} keeps {percent(one.id_kept)} of {comparison.n_id:,} in-distribution rows; what it catches is unknown, "
-        f"as there is no out-of-distribution set."
-    )
+    return f"{lead} keeps {percent(kept.own_realised)} of {_rows(comparison.n_id)}; {unknown}."
+
+
+def _rows(n_rows: int, one: str = "", many: str = "") -> str:
+    words = f"{n_rows:,} in-distribution {'row' if n_rows == 1 else 'rows'}"
+    return f"{words} {one if n_rows == 1 else many}".rstrip()
 
 
 def findings(
@@ -71,25 +84,29 @@ def findings(
     found = []
     if threshold is not None:
         found.append(threshold.guarantee)
-    if threshold is not None and kept is not None:
-        found.append(_realised(threshold, kept))
+    if kept is not None:
+        found.append(_realised(kept))
     found += _about_sets(comparison, lead)
     if diagnosis is not None:
         found.append(TRUST_WORDS[diagnosis.trust])
     return found
 
 
-def _realised(threshold: Threshold, kept: "KeptShares") -> str:
-    low, high = kept.own_low, kept.own_high
+def _realised(kept: "KeptShares") -> str:
     words = (
-        f"Asked to keep {asked(threshold.tpr)}, it kept {percent(kept.own_realised)} of {kept.n_test:,} new rows; 95 "
-        f"times in 100 this lies between {percent(low)} and {percent(high)} if they are like the calibration rows"
+        f"Asked to keep {asked(kept.own_asked)}, it kept {percent(kept.own_realised)} of {kept.n_test:,} new "
+        f"{'row' if kept.n_test == 1 else 'rows'}; 95 times in 100 this lies from {percent(kept.own_low)} to "
+        f"{percent(kept.own_high)} if they are like the calibration rows"
     )
-    if low <= kept.own_realised <= high:
+    if kept.own_low <= kept.own_realised <= kept.own_high:
         return f"{words}, as it does here."
+    if kept.own_chance >= SURE_CHANCE:
+        return f"{words}. It does not here, which chance alone brings about one time in twenty."
+    if kept.own_realised > kept.own_high:
+        return f"{words}. It is more: these rows are easier than the calibration rows, or many scores are tied."
     return (
-        f"{words}. It does not: these rows differ from those it was calibrated on, or it was calibrated on rows of the "
-        f"fit."
+        f"{words}. It is less: these rows are harder than the calibration rows, which is so too where a detector is "
+        f"calibrated on rows of its fit."
     )
 
 
@@ -125,7 +142,7 @@ def caveats(comparison: Comparison, thresholds: Mapping[str, Threshold | None], 
     sizes = {"the in-distribution set": comparison.n_id} | dict(comparison.n_ood)
     few = [f"{name} ({n_rows:,})" for name, n_rows in sizes.items() if n_rows < FEW_ROWS]
     if few:
-        found.append(f"Few rows: {_listed(few)}. Rates measured on so few are uncertain by 10 points or more.")
+        found.append(f"Few rows: {_listed(few)}. Rates measured on so few can be off by 10 points and more.")
     return [*found, *notes]
 
 

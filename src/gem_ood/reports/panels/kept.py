@@ -44,6 +44,7 @@ class KeptShares:
         own_realised: The share of the test rows that this threshold keeps.
         own_low: What that share is at least, with probability 97.5 %, if calibration and test rows are exchangeable.
         own_high: What it is at most, with probability 97.5 %.
+        own_chance: How likely it is, then, that the share lies as far out as it does, on either side.
     """
 
     asked: Floats
@@ -56,6 +57,7 @@ class KeptShares:
     own_realised: float
     own_low: float
     own_high: float
+    own_chance: float
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as lists and numbers that JSON can write."""
@@ -71,6 +73,7 @@ class KeptShares:
                 "realised": self.own_realised,
                 "low": self.own_low,
                 "high": self.own_high,
+                "chance": self.own_chance,
             },
         }
 
@@ -100,8 +103,10 @@ def kept_shares(calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshol
     shares = sorted({*ASKED, threshold.tpr})
     asked = [share for share in shares if rows_needed(tpr=share) <= len(calibration)]
     cuts = [conformal_threshold(calibration, tpr=share, assume_sorted=True) for share in asked]
-    ranges = np.array([_kept_range(cut.order, len(calibration), len(inside)) for cut in cuts])
-    own_low, own_high = _kept_range(threshold.order, threshold.n_rows, len(inside))
+    ranges = np.array([_KeptLaw.of(cut.order, len(calibration), len(inside)).range() for cut in cuts])
+    own = _KeptLaw.of(threshold.order, threshold.n_rows, len(inside))
+    own_realised = float(_share_kept(inside, np.array([threshold.value]))[0])
+    own_low, own_high = own.range()
     return KeptShares(
         asked=np.array(asked),
         realised=_share_kept(inside, np.array([cut.value for cut in cuts])),
@@ -110,9 +115,10 @@ def kept_shares(calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshol
         n_calibration=len(calibration),
         n_test=len(inside),
         own_asked=threshold.tpr,
-        own_realised=float(_share_kept(inside, np.array([threshold.value]))[0]),
+        own_realised=own_realised,
         own_low=own_low,
         own_high=own_high,
+        own_chance=own.chance(own_realised),
     )
 
 
@@ -120,15 +126,37 @@ def _share_kept(ordered: Floats, cuts: Floats) -> Floats:
     return np.asarray((len(ordered) - np.searchsorted(ordered, cuts, side="left")) / len(ordered))
 
 
-def _kept_range(order: int, n_calibration: int, n_test: int) -> tuple[float, float]:
-    """Return the ends of the central range of the share kept; SciPy's own quantiles are too slow for many rows."""
-    above, below = n_calibration + 1 - order, order
-    expected = stats.beta.ppf([NEGLIGIBLE, 1.0 - NEGLIGIBLE], above, below)
-    first = int(stats.binom.ppf(NEGLIGIBLE, n_test, expected[0]))
-    last = int(stats.binom.ppf(1.0 - NEGLIGIBLE, n_test, expected[1]))
-    step = -(-(last - first + 1) // N_COUNTS)
-    counts = np.arange(max(first, 0), last + 1, step)
-    up_to = np.cumsum(stats.betabinom.pmf(counts, n_test, above, below))
-    tail = 0.5 * (1.0 - CONFIDENCE)
-    low, high = counts[np.searchsorted(up_to / up_to[-1], [tail, 1.0 - tail])]
-    return float(low / n_test), float(high / n_test)
+@dataclass(frozen=True, eq=False)
+class _KeptLaw:
+    """How many of n_test rows are kept, if they and the calibration rows are exchangeable and no scores tied."""
+
+    counts: NDArray[np.intp]
+    up_to: Floats
+    n_test: int
+
+    @classmethod
+    def of(cls, order: int, n_calibration: int, n_test: int) -> "_KeptLaw":
+        """Return the beta-binomial law on a grid of its likely counts; SciPy's own is too slow for many rows."""
+        above, below = n_calibration + 1 - order, order
+        expected = stats.beta.ppf([NEGLIGIBLE, 1.0 - NEGLIGIBLE], above, below)
+        first = int(stats.binom.ppf(NEGLIGIBLE, n_test, expected[0]))
+        last = int(stats.binom.ppf(1.0 - NEGLIGIBLE, n_test, expected[1]))
+        step = -(-(last - first + 1) // N_COUNTS)
+        counts = np.arange(max(first, 0), last + 1, step)
+        up_to = np.cumsum(stats.betabinom.pmf(counts, n_test, above, below))
+        return cls(counts, up_to / up_to[-1], n_test)
+
+    def range(self) -> tuple[float, float]:
+        """Return the ends of the central range of the share kept."""
+        tail = 0.5 * (1.0 - CONFIDENCE)
+        low, high = self.counts[np.searchsorted(self.up_to, [tail, 1.0 - tail])]
+        return float(low / self.n_test), float(high / self.n_test)
+
+    def chance(self, share: float) -> float:
+        """Return how likely a share is that lies as far out as this one, or farther, on either side."""
+        n_kept = round(share * self.n_test)
+        place = int(np.searchsorted(self.counts, n_kept, side="right")) - 1
+        at_most = 0.0 if place < 0 else float(self.up_to[place])
+        below = int(np.searchsorted(self.counts, n_kept, side="left")) - 1
+        at_least = 1.0 if below < 0 else 1.0 - float(self.up_to[below])
+        return float(min(1.0, max(0.0, 2.0 * min(at_most, at_least))))

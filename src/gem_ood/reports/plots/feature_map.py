@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, refuse_non_finite
+from gem_ood.plain import natural_order
 from gem_ood.reports.panels.maps import Places
 from gem_ood.reports.plots import style
 
@@ -161,8 +162,8 @@ def _one_each(values: Iterable[object], n_rows: int, name: str, *, is_none_kept:
 def _ranked(names: list[str | None], set_of: NDArray[np.intp]) -> tuple[NDArray[np.intp], list[str], int]:
     """Return each row's place among the named classes, with their names; the largest are named, in order of name."""
     counts = Counter(name for name, place in zip(names, set_of, strict=True) if place == 0 and name is not None)
-    by_size = sorted(counts, key=lambda name: (-counts[name], _in_order(name)))
-    largest = sorted(by_size[:NAMED_CLASSES], key=_in_order)
+    by_size = sorted(counts, key=lambda name: (-counts[name], natural_order(name)))
+    largest = sorted(by_size[:NAMED_CLASSES], key=natural_order)
     place_of: dict[str | None, int] = {name: place for place, name in enumerate(largest)}
     shown = [_shown(name) for name in largest]
     if len(counts) > len(largest):
@@ -172,12 +173,6 @@ def _ranked(names: list[str | None], set_of: NDArray[np.intp]) -> tuple[NDArray[
         shown.append("no class")
     other = len(largest)
     return np.array([place_of.get(name, other) for name in names], dtype=np.intp), shown, len(counts)
-
-
-def _in_order(name: str) -> tuple[bool, float, str]:
-    """Return a key that sorts whole numbers by size, before words."""
-    is_number = name.isdecimal() and len(name) < 19
-    return not is_number, float(name) if is_number else 0.0, name
 
 
 def _verdicts(is_ood: ArrayLike | None, n_rows: int) -> NDArray[np.bool_] | None:
