@@ -264,6 +264,34 @@ def test_a_share_just_outside_of_its_range_is_put_down_to_chance(case: Any) -> N
     pytest.fail("no scale gives such a share")
 
 
+def test_where_another_share_was_asked_for_verdict_and_threshold_are_told_apart(case: Any) -> None:
+    gem = case["detectors"]["gem"].calibrate(tpr=0.5)
+    report = gather(**case)
+    fpr = 100.0 * report.comparison.detectors["gem"].mean("fpr")
+    flagged = 100.0 * np.mean([gem.is_ood(rows).mean() for rows in case["ood"].values()])
+    assert (
+        f"at a threshold that keeps 95 % of these, it lets through {fpr:.1f} % of the others on avera"
+        in report.headline
+    )
+    assert "Its own threshold, asked to keep 50 %, keeps " in report.headline
+    assert f"and flags {flagged:.1f} % of the others" in report.headline
+
+
+def test_a_better_detector_without_a_threshold_is_named(case: Any) -> None:
+    case["ood"] = {"far": case["ood"]["far"]}
+    case["detectors"]["energy"].calibrate(case["id"])
+    case["detectors"]["gem"] = GEM().fit(*_training(case))
+    report = gather(**case)
+    assert report.lead == "energy"
+    assert any(finding.startswith("gem is better but has no threshold yet: ") for finding in report.findings)
+
+
+def test_equal_shares_are_told_once(case: Any) -> None:
+    far = case["ood"]["far"]
+    headline = gather(**(case | {"ood": {"far": far, "farther": far + 9.0}})).headline
+    assert headline.endswith("and flags 100.0 % of the others on each set.")
+
+
 def test_a_detector_that_flags_everything_is_not_praised(case: Any) -> None:
     gem = case["detectors"]["gem"]
     report = gather(
@@ -299,6 +327,7 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pa
         ({"map_rows": 100_000}, "map_rows is 100000; pass a whole number from 1 to 4,000"),
         ({"images": {"nowhere": []}}, "images are given for 'nowhere', but there are only 'id', 'near', 'far'"),
         ({"ood": {"mean": [[0.0] * 5]}}, "rename it"),
+        ({"ood": {"in-distribution": [[0.0] * 5]}}, "rename it"),
         ({"ood": [[0.0] * 5]}, "ood is a list"),
         ({"tpr": 1.5}, "tpr"),
         ({"map": "tsne"}, "map"),

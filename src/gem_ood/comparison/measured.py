@@ -9,10 +9,21 @@ import numpy as np
 from gem_ood.errors import InputError
 from gem_ood.metrics import Evaluation
 
-__all__ = ["MEAN", "METRICS", "DetectorComparison", "Measurements", "check_set_name", "chosen_metrics"]
+__all__ = [
+    "IN_DISTRIBUTION",
+    "MEAN",
+    "METRICS",
+    "DetectorComparison",
+    "Measurements",
+    "check_set_name",
+    "chosen_metrics",
+]
 
 #: What the mean over all sets is called wherever a set is named.
 MEAN = "mean"
+
+#: What the rows that no set of others holds are called.
+IN_DISTRIBUTION = "in-distribution"
 
 #: The metrics of a comparison, and whether a lower value is the better one.
 METRICS = {"fpr": True, "auroc": False, "aupr_in": False, "aupr_out": False, "detection_error": True}
@@ -135,8 +146,9 @@ def check_set_name(name: object) -> None:
     """Raise if an out-of-distribution set cannot be called so."""
     if not isinstance(name, str) or not name.strip():
         raise InputError(f"an out-of-distribution set is named {name!r}; name each with a string that is not empty")
-    if name == MEAN:
-        raise InputError(f"an out-of-distribution set is named {MEAN!r}, as the mean over all sets is; rename it")
+    for taken, what in ((MEAN, "the mean over all sets is"), (IN_DISTRIBUTION, "the other rows are")):
+        if name == taken:
+            raise InputError(f"an out-of-distribution set is named {taken!r}, as {what}; rename it")
 
 
 def _check_set(ood: str, known: Mapping[str, object]) -> None:

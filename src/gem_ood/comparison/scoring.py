@@ -17,7 +17,7 @@ from gem_ood.detectors.registry import name_of
 from gem_ood.detectors.results import Verdicts
 from gem_ood.errors import InputError, NotFittedError
 
-__all__ = ["Answers", "Rows", "ScoredBatch", "ScoredSets", "named_detectors", "score_sets"]
+__all__ = ["Answers", "Rows", "ScoredBatch", "ScoredSets", "check_sets", "named_detectors", "score_sets"]
 
 #: An array of features, or batches of (features, labels or None) such as an opened feature file.
 Rows = ArrayLike | Iterable[tuple[ArrayLike, ArrayLike | None]]
@@ -101,12 +101,7 @@ def score_sets(
     on_batch: Callable[[ScoredBatch], None] | None = None,
 ) -> ScoredSets:
     """Return what named detectors say of every row; `on_batch` sees the rows too, which are not kept."""
-    if not isinstance(ood, Mapping):
-        raise InputError(
-            f"ood is a {type(ood).__name__}; pass the rows of each set by its name, such as {{'noise': X}}"
-        )
-    for name in ood:
-        check_set_name(name)
+    check_sets(ood)
     inside = as_row_set(id, "id", labels=labels, with_labels=True)
     outside = {name: as_row_set(rows, f"ood[{name!r}]") for name, rows in ood.items()}
     for rows in (inside, *outside.values()):  # as much as can be known before the long work
@@ -114,6 +109,16 @@ def score_sets(
             rows.refuse_detector(name, detector, rows.n_features)
     id_answers = _answers(detectors, inside, None, on_batch)
     return ScoredSets(id_answers, {name: _answers(detectors, rows, name, on_batch) for name, rows in outside.items()})
+
+
+def check_sets(ood: Mapping[str, Rows]) -> None:
+    """Raise if these are no sets by name."""
+    if not isinstance(ood, Mapping):
+        raise InputError(
+            f"ood is a {type(ood).__name__}; pass the rows of each set by its name, such as {{'noise': X}}"
+        )
+    for name in ood:
+        check_set_name(name)
 
 
 def _answers(

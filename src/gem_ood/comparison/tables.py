@@ -189,7 +189,7 @@ class _Form:
             f"In percent, {self.measured.convention} convention: {self.measured.n_id:,} in-distribution rows {against}",
             *([] if self.measured.intervals is None else [self._about_intervals()]),
             *(
-                ["flagged, ID kept: shares of rows beyond and within the detector's own threshold"]
+                [f"{'flagged, ' if sets else ''}ID kept: shares of rows beyond and within the detector's own threshold"]
                 if self._is_calibrated()
                 else []
             ),

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from gem_ood._version import __version__
 from gem_ood.comparison import Comparison
 from gem_ood.comparison.comparing import MeasureOptions, measure
-from gem_ood.comparison.scoring import Rows, ScoredSets, named_detectors, score_sets
+from gem_ood.comparison.measured import IN_DISTRIBUTION
+from gem_ood.comparison.scoring import Rows, ScoredSets, check_sets, named_detectors, score_sets
 from gem_ood.detectors import Detector
 from gem_ood.detectors.columns import without_names_warning
 from gem_ood.errors import InputError
@@ -122,57 +123,35 @@ def gather(
         >>> report.detectors["gem"].surprises[0].nearest_class in {"0", "1", "2"}
         True
     """
-    require_extra("report", "plotly", purpose="reports")
     named = named_detectors(detectors)
     sets: Mapping[str, Rows] = {} if ood is None else ood
-    if not named:
-        raise InputError("there is nothing to report on; pass at least one fitted detector")
-    if not is_count(map_rows) or map_rows > MOST_MAP_ROWS:
-        raise InputError(f"map_rows is {map_rows!r}; pass a whole number from 1 to {MOST_MAP_ROWS:,}, or map=None")
-    if map is not None and map not in get_args(Method):
-        raise InputError(f'map is {map!r}; pass "auto", "umap" or "pca", or None for no map')
-    if map == "umap":
-        require_extra("report", "umap", purpose="maps by UMAP")
-    if not is_count(random_state, least=0) or random_state > LARGEST_SEED:
-        raise InputError(f"random_state is {random_state!r}; pass a whole number from 0 to {LARGEST_SEED}")
+    check_sets(sets)
+    _check(named, map, map_rows, random_state)
     options = MeasureOptions(tpr=tpr, convention=convention, intervals=intervals, random_state=random_state)
     options.check()
     pictures = _opened(images or {}, sets)
-    for name, one in pictures.items():  # before the long work where the number of rows is known, and after it
-        n_rows = _n_rows(id if name is None else sets[name])
-        if n_rows is not None:
-            one.refuse_other_length(n_rows, _set_title(name))
+    _refuse_other_pictures(pictures, _n_rows(id), {name: _n_rows(rows) for name, rows in sets.items()})
     step = on_step or (lambda name: None)
     watch = RowWatch(
         named, n_sets=len(sets), n_sampled=map_rows, n_surprises=SURPRISES, tpr=float(tpr), seed=random_state
     )
     step(SCORING)
     scored = score_sets(named, id=id, ood=sets, labels=labels, on_batch=watch)
-    for name, one in pictures.items():
-        one.refuse_other_length(scored.n_id if name is None else scored.n_ood[name], _set_title(name))
+    _refuse_other_pictures(pictures, scored.n_id, scored.n_ood)
     step(MEASURING)
     comparison = measure(scored, options, on_evaluated=on_evaluated)
     parts = {name: _detector_report(named[name], name, scored, watch) for name in named}
-    lead = _lead(comparison, named)
-    diagnosis = _diagnosis(watch)
-    drawn = None
+    lead, diagnosis, drawn = _lead(comparison, named), _diagnosis(watch), None
     if map is not None:
         step(MAPPING)
         drawn = _map(named, lead, scored, watch, method=map, seed=random_state)
     thresholds = {name: part.threshold for name, part in parts.items()}
     remarks = [*notes] if diagnosis is not None else [f"No Gaussian diagnosis: {watch.no_diagnosis}.", *notes]
+    gaussian = None if diagnosis is None else diagnosis.diagnosis
     return Report(
         title=str(title),
         headline=headline(comparison, lead, parts[lead].kept),
-        findings=tuple(
-            findings(
-                comparison,
-                lead,
-                thresholds[lead],
-                parts[lead].kept,
-                None if diagnosis is None else diagnosis.diagnosis,
-            )
-        ),
+        findings=tuple(findings(comparison, lead, thresholds[lead], parts[lead].kept, gaussian)),
         caveats=tuple(caveats(comparison, thresholds, remarks)),
         lead=lead,
         comparison=comparison,
@@ -215,6 +194,31 @@ def write(
     report = gather(detectors, id=id, ood=ood, **options)
     report.write(path)
     return report
+
+
+def _check(detectors: Mapping[str, Detector], map: Method | None, map_rows: int, random_state: int) -> None:
+    """Raise before the long work if no report could be made of these."""
+    require_extra("report", "plotly", purpose="reports")
+    if not detectors:
+        raise InputError("there is nothing to report on; pass at least one fitted detector")
+    if not is_count(map_rows) or map_rows > MOST_MAP_ROWS:
+        raise InputError(f"map_rows is {map_rows!r}; pass a whole number from 1 to {MOST_MAP_ROWS:,}, or map=None")
+    if map is not None and map not in get_args(Method):
+        raise InputError(f'map is {map!r}; pass "auto", "umap" or "pca", or None for no map')
+    if map == "umap":
+        require_extra("report", "umap", purpose="maps by UMAP")
+    if not is_count(random_state, least=0) or random_state > LARGEST_SEED:
+        raise InputError(f"random_state is {random_state!r}; pass a whole number from 0 to {LARGEST_SEED}")
+
+
+def _refuse_other_pictures(
+    pictures: Mapping[str | None, Images], n_id: int | None, n_ood: Mapping[str, int | None]
+) -> None:
+    """Raise if a set has pictures of other rows, as far as the number of its rows is known."""
+    for name, one in pictures.items():
+        n_rows = n_id if name is None else n_ood[name]
+        if n_rows is not None:
+            one.refuse_other_length(n_rows, _set_title(name))
 
 
 def _opened(images: Mapping[str, Any], sets: Mapping[str, Rows]) -> dict[str | None, Images]:
@@ -273,18 +277,9 @@ def _map(
             classes = detectors[lead].verdicts(inside).nearest_class
         class_from = f"nearest class by {lead}"
     n_outside = sum(len(part) for part in rows[1:])
-    n_rows = scored.n_id + sum(scored.n_ood.values())
-    drawn = (
-        f"All {n_rows:,} rows are drawn."
-        if len(features) == n_rows
-        else (
-            f"A random sample is drawn: {len(rows[0]):,} of {scored.n_id:,} in-distribution rows and {n_outside:,} of "
-            f"{n_rows - scored.n_id:,} others."
-        )
-    )
     return FeatureMap(
         method=places.method,
-        note=f"{drawn} {places.note}",
+        note=f"{_about_sample(len(rows[0]), n_outside, scored)} {places.note}",
         points=places.points,
         sets=np.repeat(np.arange(len(order)), [len(part) for part in rows]),
         rows=np.concatenate(rows),
@@ -292,6 +287,14 @@ def _map(
         class_from=class_from,
         is_ood={name: _verdicts(detector, name, scored, rows) for name, detector in detectors.items()},
     )
+
+
+def _about_sample(n_inside: int, n_outside: int, scored: ScoredSets) -> str:
+    n_others = sum(scored.n_ood.values())
+    if n_inside + n_outside == scored.n_id + n_others:
+        return f"All {n_inside + n_outside:,} rows are drawn."
+    others = f" and {n_outside:,} of {n_others:,} others" if n_others else ""
+    return f"A random sample is drawn: {n_inside:,} of {scored.n_id:,} in-distribution rows{others}."
 
 
 def _verdicts(
@@ -325,7 +328,7 @@ def _run(
                 versions[package] = version(package)
             except PackageNotFoundError:  # installed without its metadata
                 continue
-    inputs = [("in-distribution", _source(id), comparison.n_id)]
+    inputs = [(IN_DISTRIBUTION, _source(id), comparison.n_id)]
     inputs += [(name, _source(sets[name]), n_rows) for name, n_rows in comparison.n_ood.items()]
     return Run(command, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", versions, tuple(inputs))
 

@@ -50,10 +50,10 @@ def headline(comparison: Comparison, lead: str, kept: "KeptShares | None") -> st
             f"The threshold of {lead} does not fit these rows: asked to keep {asked(kept.own_asked)}, it keeps "
             f"{percent(kept.own_realised)} of {_rows(comparison.n_id)}. Beside that, {verdict}: {at_tpr}."
         )
-    return (
-        f"{verdict}: it keeps {percent(kept.own_realised)} of {_rows(comparison.n_id)} and flags "
-        f"{_spread(one.flagged)}."
-    )
+    keeps = f"keeps {percent(kept.own_realised)} of {_rows(comparison.n_id)} and flags {_spread(one.flagged)}"
+    if kept.own_asked != comparison.tpr:
+        return f"{verdict}: {at_tpr}. Its own threshold, asked to keep {asked(kept.own_asked)}, {keeps}."
+    return f"{verdict}: it {keeps}."
 
 
 def _headline_without_sets(comparison: Comparison, lead: str, kept: "KeptShares | None") -> str:
@@ -86,7 +86,7 @@ def findings(
         found.append(threshold.guarantee)
     if kept is not None:
         found.append(_realised(kept))
-    found += _about_sets(comparison, lead)
+    found += [*_about_better(comparison, lead), *_about_sets(comparison, lead)]
     if diagnosis is not None:
         found.append(TRUST_WORDS[diagnosis.trust])
     return found
@@ -108,6 +108,18 @@ def _realised(kept: "KeptShares") -> str:
         f"{words}. It is less: these rows are harder than the calibration rows, which is so too where a detector is "
         f"calibrated on rows of its fit."
     )
+
+
+def _about_better(comparison: Comparison, lead: str) -> list[str]:
+    """Tell of a detector that is better on average but cannot lead, as it has no threshold."""
+    best = comparison.ranking("fpr")[0]
+    if not comparison.n_ood or lead in (best, *comparison.best("fpr")):
+        return []
+    theirs, own = (percent(comparison.detectors[name].mean("fpr")) for name in (best, lead))
+    return [
+        f"{best} is better but has no threshold yet: where exactly {asked(comparison.tpr)} of in-distribution rows are "
+        f"kept, it lets through {theirs} of the others where {lead} lets through {own}."
+    ]
 
 
 def _about_sets(comparison: Comparison, lead: str) -> list[str]:
@@ -177,6 +189,8 @@ def _spread(shares: Mapping[str, float]) -> str:
     if len(shares) == 1:
         return f"{percent(next(iter(shares.values())))} of the others"
     low, high = (choose(shares, key=lambda ood: shares[ood]) for choose in (min, max))
+    if percent(shares[low]) == percent(shares[high]):
+        return f"{percent(shares[low])} of the others on each set"
     mean = percent(statistics.fmean(shares.values()))
     return f"{mean} of the others on average, from {percent(shares[low])} ({low}) to {percent(shares[high])} ({high})"
 
