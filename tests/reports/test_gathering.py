@@ -223,6 +223,33 @@ def test_labels_that_the_fit_does_not_know_leave_the_diagnosis_out_with_a_reason
     assert any(caveat.startswith("No Gaussian diagnosis: labels holds 7, 8, 9") for caveat in report.caveats)
 
 
+@pytest.mark.parametrize("n_without", [8, 150])
+def test_labels_of_only_some_rows_are_left_alone(case: Any, n_without: int) -> None:
+    rows, labels = case["id"], case["labels"]
+    case["id"] = [(rows[:n_without], None), (rows[n_without:], labels[n_without:])]
+    report = gather(**(case | {"labels": None}))
+    assert "Only some in-distribution rows have labels, so no label is used." in report.caveats
+    assert report.map is not None
+    assert report.map.class_from == "nearest class by gem"
+    nearest = case["detectors"]["gem"].verdicts(rows[report.map.rows[:200]]).nearest_class
+    assert list(report.map.classes[:200]) == [str(name) for name in nearest]
+
+
+def test_rows_that_all_lie_on_their_mean_leave_the_diagnosis_out(case: Any) -> None:
+    mean = case["detectors"]["gem"].gaussians_.class_means[:1]
+    report = gather(**(case | {"id": np.repeat(mean, 30, axis=0), "labels": None}))
+    assert report.diagnosis is None
+    assert "No Gaussian diagnosis: all rows lie on their class mean." in report.caveats
+
+
+def test_tied_scores_of_one_law_are_not_called_different(case: Any) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 2, size=(900, 5)).astype(float)
+    gem = GEM(covariance=0.1).fit(rows[:300]).calibrate(rows[300:600], tpr=0.8)
+    report = gather({"gem": gem}, id=rows[600:], map=None)
+    assert any(finding.endswith("as it does here.") for finding in report.findings)
+
+
 def test_no_gaussian_detector_leaves_the_diagnosis_out_with_a_reason(case: Any) -> None:
     del case["detectors"]["gem"]
     report = gather(**case)

@@ -314,3 +314,15 @@ def test_the_chance_of_a_kept_share_is_that_of_the_beta_binomial(n_kept):
     expected = min(1.0, 2.0 * min(law.cdf(n_kept), law.sf(n_kept - 1)))
     found = kept_shares(calibration, inside, threshold=threshold).own_chance
     assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("n_values", [2, 5, 20])
+def test_the_range_holds_for_tied_scores_too(n_values):
+    generator, outside = np.random.default_rng(0), 0
+    for _ in range(400):
+        scores = generator.integers(0, n_values, size=400).astype(float)
+        found = kept_shares(scores[:200], scores[200:], threshold=conformal_threshold(scores[:200], tpr=0.9))
+        outside += not found.own_low <= found.own_realised <= found.own_high
+        assert (found.low <= found.high).all()
+    # At most 5 % of the draws, and five standard errors of that.
+    assert outside <= 400 * 0.05 + 5 * np.sqrt(400 * 0.05 * 0.95)

@@ -146,7 +146,7 @@ def gather(
         step(MAPPING)
         drawn = _map(named, lead, scored, watch, method=map, seed=random_state)
     thresholds = {name: part.threshold for name, part in parts.items()}
-    remarks = [*notes] if diagnosis is not None else [f"No Gaussian diagnosis: {watch.no_diagnosis}.", *notes]
+    remarks = [*_remarks(watch, diagnosis), *notes]
     gaussian = None if diagnosis is None else diagnosis.diagnosis
     return Report(
         title=str(title),
@@ -256,9 +256,21 @@ def _diagnosis(watch: RowWatch) -> DiagnosisReport | None:
     if diagnosis is None or watch.diagnosed is None:
         return None
     names = [fit.name for fit in diagnosis.by_class]
-    return DiagnosisReport(
-        watch.diagnosed[0], diagnosis, chi2_curves(diagnosis.distances_by_class, diagnosis.rank, names=names)
-    )
+    try:
+        curves = chi2_curves(diagnosis.distances_by_class, diagnosis.rank, names=names)
+    except InputError:  # all rows lie on their class mean
+        return None
+    return DiagnosisReport(watch.diagnosed[0], diagnosis, curves)
+
+
+def _remarks(watch: RowWatch, diagnosis: DiagnosisReport | None) -> list[str]:
+    found = []
+    if watch.has_lost_labels:
+        found.append("Only some in-distribution rows have labels, so no label is used.")
+    if diagnosis is None:
+        reason = "all rows lie on their class mean" if watch.diagnosis is not None else watch.no_diagnosis
+        found.append(f"No Gaussian diagnosis: {reason}.")
+    return found
 
 
 def _map(

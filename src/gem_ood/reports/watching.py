@@ -60,6 +60,7 @@ class RowWatch:
         self._inside = {name: Extremes(n_surprises, sign=1.0) for name in detectors}
         self._outside = {name: Extremes(n_surprises, sign=-1.0) for name in detectors}
         self._labels: list[NDArray[Any]] = []
+        self._is_labelled = True
         self._residuals: Residuals | None = None
         self._reads_labels = False
         self.diagnosed, self.no_diagnosis = _gaussian_among(detectors), "no detector here has Gaussian classes"
@@ -83,9 +84,14 @@ class RowWatch:
                 verdicts.score, batch.features, ood=batch.ood, first_row=batch.first_row, labels=batch.labels
             )
         if batch.ood is None:
-            if batch.labels is not None:
-                self._labels.append(batch.labels)
+            self._take_labels(batch.labels)
             self._measure(batch)
+
+    def _take_labels(self, labels: NDArray[Any] | None) -> None:
+        if labels is None:
+            self._is_labelled = False
+        else:
+            self._labels.append(labels)
 
     def _measure(self, batch: ScoredBatch) -> None:
         if self._residuals is None:
@@ -97,8 +103,13 @@ class RowWatch:
 
     @property
     def labels(self) -> NDArray[Any] | None:
-        """The labels of the in-distribution rows, if they have some."""
-        return np.concatenate(self._labels) if self._labels else None
+        """The labels of the in-distribution rows, if all of them have one."""
+        return np.concatenate(self._labels) if self._labels and self._is_labelled else None
+
+    @property
+    def has_lost_labels(self) -> bool:
+        """Whether only some of the in-distribution rows have labels, which are then left alone."""
+        return bool(self._labels) and not self._is_labelled
 
     @property
     def diagnosis(self) -> Diagnosis | None:

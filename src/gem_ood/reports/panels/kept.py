@@ -36,7 +36,7 @@ class KeptShares:
         asked: The true positive rates asked for, as many as the calibration rows allow.
         realised: The share of the test rows at or above the conformal threshold of each.
         low: What the realised share is at least, with probability 97.5 %, if calibration and test rows are
-            exchangeable and no scores are tied. Ties only add to what is kept.
+            exchangeable.
         high: What it is at most, with probability 97.5 %.
         n_calibration: Number of calibration rows.
         n_test: Number of in-distribution rows whose shares these are.
@@ -103,8 +103,8 @@ def kept_shares(calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshol
     shares = sorted({*ASKED, threshold.tpr})
     asked = [share for share in shares if rows_needed(tpr=share) <= len(calibration)]
     cuts = [conformal_threshold(calibration, tpr=share, assume_sorted=True) for share in asked]
-    ranges = np.array([_KeptLaw.of(cut.order, len(calibration), len(inside)).range() for cut in cuts])
-    own = _KeptLaw.of(threshold.order, threshold.n_rows, len(inside))
+    ranges = np.array([_KeptLaw.of(cut, calibration, len(inside)).range() for cut in cuts])
+    own = _KeptLaw.of(threshold, calibration, len(inside))
     own_realised = float(_share_kept(inside, np.array([threshold.value]))[0])
     own_low, own_high = own.range()
     return KeptShares(
@@ -128,35 +128,61 @@ def _share_kept(ordered: Floats, cuts: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _KeptLaw:
-    """How many of n_test rows are kept, if they and the calibration rows are exchangeable and no scores tied."""
+    """How many of n_test rows are kept, if they and the calibration rows are exchangeable.
 
-    counts: NDArray[np.intp]
-    up_to: Floats
+    Where calibration scores tie with the threshold, more rows are kept than their ranks say: then the law of the first
+    of the tied scores bounds the number from below, and that of the score beneath them from above.
+    """
+
+    fewest: "_Counts"
+    most: "_Counts | None"
     n_test: int
 
     @classmethod
-    def of(cls, order: int, n_calibration: int, n_test: int) -> "_KeptLaw":
-        """Return the beta-binomial law on a grid of its likely counts; SciPy's own is too slow for many rows."""
+    def of(cls, cut: Threshold, ordered: Floats, n_test: int) -> "_KeptLaw":
+        """Return the law for a threshold among calibration scores; None stands for no bound from above."""
+        first, last = (int(np.searchsorted(ordered, cut.value, side=side)) for side in ("left", "right"))
+        if last - first < 2:
+            counts = _Counts.of(cut.order, cut.n_rows, n_test)
+            return cls(counts, counts, n_test)
+        most = _Counts.of(first, cut.n_rows, n_test) if first else None
+        return cls(_Counts.of(first + 1, cut.n_rows, n_test), most, n_test)
+
+    def range(self) -> tuple[float, float]:
+        """Return the ends of the central range of the share kept."""
+        tail = 0.5 * (1.0 - CONFIDENCE)
+        high = self.n_test if self.most is None else self.most.quantile(1.0 - tail)
+        return self.fewest.quantile(tail) / self.n_test, high / self.n_test
+
+    def chance(self, share: float) -> float:
+        """Return how likely a share is that lies as far out as this one, or farther, on either side."""
+        n_kept = round(share * self.n_test)
+        at_least = 1.0 if self.most is None else 1.0 - self.most.up_to(n_kept - 1)
+        return float(np.clip(2.0 * min(self.fewest.up_to(n_kept), at_least), 0.0, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """A beta-binomial law on a grid of its likely counts; SciPy's own quantiles are too slow for many rows."""
+
+    counts: NDArray[np.intp]
+    cumulated: Floats
+
+    @classmethod
+    def of(cls, order: int, n_calibration: int, n_test: int) -> "_Counts":
         above, below = n_calibration + 1 - order, order
         expected = stats.beta.ppf([NEGLIGIBLE, 1.0 - NEGLIGIBLE], above, below)
         first = int(stats.binom.ppf(NEGLIGIBLE, n_test, expected[0]))
         last = int(stats.binom.ppf(1.0 - NEGLIGIBLE, n_test, expected[1]))
         step = -(-(last - first + 1) // N_COUNTS)
         counts = np.arange(max(first, 0), last + 1, step)
-        up_to = np.cumsum(stats.betabinom.pmf(counts, n_test, above, below))
-        return cls(counts, up_to / up_to[-1], n_test)
+        cumulated = np.cumsum(stats.betabinom.pmf(counts, n_test, above, below))
+        return cls(counts, cumulated / cumulated[-1])
 
-    def range(self) -> tuple[float, float]:
-        """Return the ends of the central range of the share kept."""
-        tail = 0.5 * (1.0 - CONFIDENCE)
-        low, high = self.counts[np.searchsorted(self.up_to, [tail, 1.0 - tail])]
-        return float(low / self.n_test), float(high / self.n_test)
+    def quantile(self, level: float) -> int:
+        return int(self.counts[np.searchsorted(self.cumulated, level)])
 
-    def chance(self, share: float) -> float:
-        """Return how likely a share is that lies as far out as this one, or farther, on either side."""
-        n_kept = round(share * self.n_test)
-        place = int(np.searchsorted(self.counts, n_kept, side="right")) - 1
-        at_most = 0.0 if place < 0 else float(self.up_to[place])
-        below = int(np.searchsorted(self.counts, n_kept, side="left")) - 1
-        at_least = 1.0 if below < 0 else 1.0 - float(self.up_to[below])
-        return float(min(1.0, max(0.0, 2.0 * min(at_most, at_least))))
+    def up_to(self, count: int) -> float:
+        """Return the probability of at most so many."""
+        place = int(np.searchsorted(self.counts, count, side="right")) - 1
+        return 0.0 if place < 0 else float(self.cumulated[place])
