@@ -43,9 +43,16 @@ def test_the_metrics_are_those_of_compare(case: Any) -> None:
 
 
 def test_the_lead_is_the_best_detector_that_has_a_threshold(case: Any) -> None:
+    assert gather(**case).comparison.ranking("fpr") == ("gem", "energy")
     assert gather(**case).lead == "gem"
-    case["detectors"]["gem"] = GEM(normalize=True).fit(*_training(case))
-    assert gather(**case).lead == gather(**case).comparison.ranking("fpr")[0]
+    case["detectors"] = {
+        "gem": GEM().fit(*_training(case)),
+        "energy": case["detectors"]["energy"].calibrate(case["id"]),
+    }
+    assert gather(**case).comparison.ranking("fpr") == ("gem", "energy")
+    assert gather(**case).lead == "energy"
+    case["detectors"]["energy"] = Energy(head=Head(np.eye(3, 5), np.zeros(3))).fit(*_training(case))
+    assert gather(**case).lead == "gem"
 
 
 def _training(case: Any) -> tuple[Any, Any]:
@@ -289,6 +296,69 @@ def test_a_share_just_outside_of_its_range_is_put_down_to_chance(case: Any) -> N
             assert "does not fit" not in report.headline
             return
     pytest.fail("no scale gives such a share")
+
+
+@pytest.mark.parametrize(("n_rows", "is_few"), [(99, True), (100, False)])
+def test_sets_of_fewer_than_a_hundred_rows_are_called_small(case: Any, n_rows: int, is_few: bool) -> None:
+    report = gather(**(case | {"ood": {"far": np.repeat(case["ood"]["far"], 2, axis=0)[:n_rows]}}))
+    assert any(caveat.startswith(f"Few rows: far ({n_rows})") for caveat in report.caveats) == is_few
+
+
+def test_a_row_at_the_threshold_is_kept_on_the_map(case: Any) -> None:
+    gem = case["detectors"]["gem"].calibrate_scores(case["detectors"]["gem"].score_samples(case["id"]))
+    gem.offset_ = float(np.median(gem.score_samples(case["id"])))
+    case["id"] = case["id"][np.argsort(gem.score_samples(case["id"]))[:101]]
+    drawn = gather({"gem": gem}, id=case["id"], map="pca").map
+    assert drawn is not None
+    assert drawn.is_ood["gem"].tolist() == (gem.score_samples(case["id"]) < gem.offset_)[drawn.rows].tolist()
+
+
+def test_without_sets_the_whole_sample_is_of_the_rows_at_hand(case: Any) -> None:
+    drawn = gather(**(case | {"ood": None, "map_rows": 120})).map
+    assert drawn is not None
+    assert len(drawn.points) == 120
+    assert "120 of 200 in-distribution rows." in drawn.note
+
+
+def test_the_diagnosis_of_a_unit_length_fit_is_of_rows_of_unit_length(case: Any) -> None:
+    from gem_ood.features import unit_length
+    from gem_ood.theory import diagnose
+
+    features, labels = _training(case)
+    unit = GEM(normalize=True).fit(features, labels)
+    report = gather({"unit": unit}, id=features, labels=labels, map=None)
+    expected = diagnose(unit.gaussians_, unit_length(features), labels, counts=unit.statistics_.counts)
+    assert report.diagnosis is not None
+    assert report.diagnosis.diagnosis.overall == expected.overall
+
+
+def test_a_fit_without_labels_is_diagnosed_without_them(case: Any) -> None:
+    one = GEM().fit(case["id"])
+    report = gather({"one": one}, id=case["id"], labels=case["labels"], map=None)
+    assert report.diagnosis is not None
+
+
+def test_of_tied_scores_the_first_rows_are_shown_whatever_the_batches(case: Any) -> None:
+    rows = np.repeat(case["id"][:1], 60, axis=0)
+    for size in (60, 7, 1):
+        batches = [(rows[start : start + size], None) for start in range(0, 60, size)]
+        report = gather({"gem": case["detectors"]["gem"]}, id=batches, map=None)
+        assert [one.row for one in report.detectors["gem"].surprises] == list(range(20))
+
+
+def test_the_best_of_each_metric_are_marked(case: Any) -> None:
+    report = gather(**case)
+    best = report.as_dict()["best"]
+    assert best == {
+        metric: {ood: list(report.comparison.best(metric, ood)) for ood in ("near", "far", "mean")}
+        for metric in ("fpr", "auroc", "aupr_in")
+    }
+
+
+def test_classes_that_are_numbers_come_by_their_value(case: Any) -> None:
+    labels = np.array([10, 9, -2])[case["labels"]]
+    report = gather({"gem": GEM().fit(case["id"], labels)}, id=case["id"], labels=labels, map="pca")
+    assert report.as_dict()["map"]["classes"] == ["-2", "9", "10"]
 
 
 def test_where_another_share_was_asked_for_verdict_and_threshold_are_told_apart(case: Any) -> None:
