@@ -169,3 +169,15 @@ def test_cut_bytes_are_refused_by_name(cut):
 def test_bytes_of_another_safetensors_file_are_refused():
     with pytest.raises(FileFormatError, match="not one of gem-ood's"):
         storage.unpack(save_tensors({"x": np.zeros(1)}), name="the bytes")
+
+
+def test_a_link_is_followed_and_stays_a_link(tmp_path):
+    (tmp_path / "store").mkdir()
+    link = tmp_path / "latest.txt"
+    link.symlink_to(Path("store") / "one.txt")
+    for text in ("first", "second"):
+        with storage.atomic_path(link) as temporary:
+            temporary.write_text(text)
+        assert link.is_symlink()
+        assert (tmp_path / "store" / "one.txt").read_text() == text
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["latest.txt", "one.txt", "store"]

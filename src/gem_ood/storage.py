@@ -28,9 +28,10 @@ METADATA_KEY = "gem_ood"
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path` that takes its place if the block succeeds and vanishes if it does not.
 
-    The bytes are flushed to disk before the rename, so the name never stands for half a file.
+    The bytes are flushed to disk before the rename, so the name never stands for half a file. A link is followed: what
+    it points to is replaced, not the link.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; pass the path of a file in it")
     if not target.parent.is_dir():
