@@ -40,9 +40,12 @@ figures: $(VENV)/.test
 	cp build/figures/in-and-out.svg build/figures/scores-in-one-dimension.svg build/figures/simulations.svg docs/images
 	$(VENV)/bin/python docs/figures.py docs/images
 
-# The pictures of the report in the documentation.
+# The pictures of the report in the documentation. Those of an earlier run go first: without a browser the tests skip.
 screenshots: $(VENV)/.test
+	rm -f build/screenshots/report.png build/screenshots/report-scores.png
 	$(VENV)/bin/python -m pytest --quiet tests/reports/test_report_in_browser.py
+	@test -f build/screenshots/report.png && test -f build/screenshots/report-scores.png || \
+		{ echo "no pictures were taken: Chromium is not there, or playwright is not"; exit 1; }
 	cp build/screenshots/report.png build/screenshots/report-scores.png docs/images
 
 golden: $(VENV)/.test

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import types
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +87,93 @@ def test_the_examples_of_a_page_run_and_print_what_they_say(page, tmp_path, monk
             run_python(block, page, namespace)
         elif block.language == "console":
             run_console(block)
+
+
+def shell_lines(block: Block) -> list[list[str]]:
+    """Return the commands of a block as words, without settings of the environment before them and remarks behind."""
+    lines = [shlex.split(line, comments=True) for line in block.text.replace("\\\n", " ").splitlines()]
+    for words in lines:
+        while words and re.match(r"\w+=", words[0]):
+            del words[0]
+    return [words for words in lines if words]
+
+
+def check_gem_ood(arguments: list[str]) -> None:
+    """Parse the arguments as the program does, without running what they ask for."""
+    from typer.main import get_command
+
+    from gem_ood.cli import app
+
+    root: Any = get_command(app)
+    name, *further = arguments
+    assert name in root.commands
+    root.commands[name].make_context(name, further)  # an option that is not there, or lacks its value, raises
+
+
+def check_make(arguments: list[str]) -> None:
+    targets = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1].split()
+    assert [target for target in arguments if target not in targets] == []
+
+
+def check_pip(arguments: list[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    verb, requirement = arguments
+    name, extra = re.fullmatch(r"([\w-]+)(?:\[(\w+)\])?", requirement).groups()
+    assert (verb, name) == ("install", project["name"])
+    assert extra is None or extra in project["optional-dependencies"]
+
+
+CHECKS = {"gem-ood": check_gem_ood, "make": check_make, "pip": check_pip}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_the_shell_commands_of_a_page_could_be_typed(page):
+    for block in blocks(page):
+        for program, *arguments in shell_lines(block) if block.language == "sh" else []:
+            assert program in CHECKS, (
+                f"line {block.line}: cannot be checked; write <!-- not run: why --> above the block"
+            )
+            try:
+                CHECKS[program](arguments)
+            except Exception as error:
+                error.add_note(f"{page}, block of line {block.line}: {shlex.join([program, *arguments])}")
+                raise
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gem-ood train rows.npz",
+        "gem-ood fit rows.npz --out x.safetensors --covarianze oas",
+        "gem-ood fit --out x.safetensors",
+        "gem-ood evaluate gem.safetensors --id a.npz --map tsne",
+        "make tests",
+        'pip install "gem-ood[reports]"',
+    ],
+)
+def test_a_shell_command_that_is_wrong_is_noticed(line):
+    ((program, *arguments),) = shell_lines(Block("sh", f"SETTING=1 {line}  # remark\n", 1, None))
+    with pytest.raises(Exception, match=r".") as caught:
+        CHECKS[program](arguments)
+    assert isinstance(caught.value, AssertionError) or hasattr(caught.value, "format_message")
+
+
+def test_every_block_is_run_parsed_or_no_code():
+    assert {block.language for page in PAGES for block in blocks(page)} <= {"python", "console", "sh", "text", "bibtex"}
+
+
+def test_the_readme_shows_what_the_demo_prints(tmp_path, monkeypatch):
+    pytest.importorskip("PIL")  # which decodes the photographs
+    from typer.testing import CliRunner
+
+    from gem_ood.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build").mkdir()
+    printed = CliRunner().invoke(app, ["demo", "--no-report", "--out", "build/demo.safetensors"]).stdout
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- demo:start -->\n```text\n(.*?)```\n<!-- demo:end -->", text, re.DOTALL)[1]
+    assert shown == f"{printed}\nReport: build/demo.html\n"
 
 
 def test_the_readme_has_its_example_its_two_commands_and_a_place_for_the_demo():
@@ -180,14 +269,35 @@ def test_a_figure_of_the_documentation_is_drawn_to_the_same_bytes_twice(tmp_path
 
 
 def test_every_picture_of_the_documentation_is_drawn_by_the_repository_and_shown():
-    drawn = {"in-and-out", "scores-in-one-dimension", "simulations", *drawing_script().FIGURES}
+    recipes = (ROOT / "Makefile").read_text(encoding="utf-8")
+    copied = re.findall(r"build/(?:figures|screenshots)/([\w-]+\.\w+) (?=.*docs/images$)", recipes, re.MULTILINE)
+    drawn = {*copied, *(f"{name}.svg" for name in drawing_script().FIGURES)}
     shown = {
         name
         for page in DOCS.glob("*.md")
-        for name in re.findall(r"\(images/([\w-]+)\.svg\)", page.read_text(encoding="utf-8"))
+        for name in re.findall(r"\(images/([^)]+)\)", page.read_text(encoding="utf-8"))
     }
-    stored = {path.stem for path in (DOCS / "images").glob("*.svg")}
-    assert shown == stored == drawn
+    assert shown == {path.name for path in (DOCS / "images").iterdir()} == drawn
+    assert {Path(name).suffix for name in shown} == {".svg", ".png"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_making_screenshots_without_a_browser_fails_and_keeps_the_old_ones(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for folder in (".venv/bin", "build/screenshots", "docs/images"):
+        (tmp_path / folder).mkdir(parents=True)
+    for stale in ("report.png", "report-scores.png"):
+        (tmp_path / "build" / "screenshots" / stale).touch()
+    for done in ("pyproject.toml", "constraints.txt", ".venv/.demo", ".venv/.test"):
+        (tmp_path / done).touch()
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")  # as pytest ends where every test was skipped
+    python.chmod(0o755)
+    command = ["make", "screenshots", "VENV=.venv"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert made.returncode != 0
+    assert "no pictures were taken" in made.stdout
+    assert list((tmp_path / "docs" / "images").iterdir()) == []
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from commands import fail, run, run_json
 from safetensors.numpy import save_file
@@ -94,6 +96,65 @@ def test_what_is_no_file_of_ours_is_one_line(tmp_path: Path) -> None:
     for name, expected in words.items():
         assert expected in fail("info", tmp_path / name), name
     assert "standard input" in fail("info", "-")
+
+
+@pytest.mark.parametrize("name", ["zero.csv", "zero.parquet", "zero.npz", "zero.npy", "zero.safetensors"])
+def test_a_file_without_rows_says_so_in_every_format(name: str, tmp_path: Path) -> None:
+    path, nothing = tmp_path / name, np.zeros((0, 4))
+    if name == "zero.csv":
+        path.write_text("a,b,label\n")
+    elif name == "zero.parquet":
+        pq.write_table(pa.table({"a": nothing[:, 0], "b": nothing[:, 1]}), path)
+    elif name == "zero.npy":
+        np.save(path, nothing)
+    elif name == "zero.npz":
+        np.savez(path, features=nothing)
+    else:
+        save_file({"features": nothing}, path)
+    output = run("info", path)
+    assert "\nNot read as rows: holds no rows; pass a file with at least one\n" in output
+    for words in ("finite", "Next: ", "--features", "classes"):
+        assert words not in output
+    result = run_json("info", path)
+    assert (result["kind"], result["candidates"]) == ("arrays", [])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "candidates"),
+    [
+        ({"labels": np.arange(5)}, []),
+        ({"features": np.zeros((5, 4, 3))}, []),
+        ({"features": np.zeros((5, 4, 3)), "flat": ROWS, "text": np.array([["a"]]), "none": ROWS[:0]}, ["flat"]),
+        ({"features": ROWS, "labels": np.arange(5)}, []),  # the labels are wrong, not the features
+        ({"rows": ROWS, "labels": np.arange(5)}, []),
+        ({"first": ROWS, "second": ROWS}, ["first", "second"]),
+    ],
+)
+def test_features_are_to_be_named_only_where_another_array_could_be_them(
+    arrays: dict[str, Any], candidates: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "arrays.npz"
+    np.savez(path, **arrays)
+    assert run_json("info", path)["candidates"] == candidates
+    hint = "\nName the features with --features where a command reads this file\n"
+    assert run("info", path).endswith(hint) == bool(candidates)
+
+
+def test_columns_that_could_be_the_features_are_those_with_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("features,a,b,label\nx,1,2.5,3\n")
+    assert run_json("info", path)["candidates"] == ["a", "b"]
+    path.write_text("a,b\nx,y\n")
+    assert run_json("info", path)["candidates"] == []
+    assert "--features" not in run("info", path)
+
+
+def test_the_only_class_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    np.savez(path, features=ROWS, labels=np.full(60, "Käse"))
+    assert "  labels:      labels, 1 class\n  class sizes: 60 rows (Käse)\n" in run("info", path)
+    np.savez(path, features=ROWS[:3], labels=["cat", "dog", "dog"])
+    assert "  labels:      labels, 2 classes\n  class sizes: 1 row (cat) to 2 rows (dog)\n" in run("info", path)
 
 
 def test_names_that_are_not_ascii_pass(tmp_path: Path) -> None:

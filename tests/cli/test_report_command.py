@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import fail, run, run_json
+from typer.testing import CliRunner
 
 from gem_ood import GEM, Energy, Head
+from gem_ood.cli import app
 
 
 @pytest.fixture
@@ -100,15 +102,38 @@ def test_without_the_extra_the_remedy_is_named(folder: Path, monkeypatch: pytest
 def test_the_demo_runs_without_the_extra_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.chdir(tmp_path)
-    output = run("demo")
-    assert (
-        'Note: no report is written: reports need plotly, which cannot be imported; run pip install "gem-ood[report]"'
-        in output
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 0
+    assert result.stderr.endswith(
+        "gem-ood: note: no report is written: reports need plotly, which cannot be imported; run pip install "
+        '"gem-ood[report]"\n'
     )
+    assert "ote: " not in result.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["gem-ood-demo.safetensors"]
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]])
+def test_a_report_that_the_demo_was_asked_for_needs_the_extra_before_any_work(
+    quiet: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setattr("gem_ood.demonstration.run", None)  # calling it would be another error
+    monkeypatch.chdir(tmp_path)
+    assert 'pip install "gem-ood[report]"' in fail("demo", "--report", "gem-ood-demo.html", *quiet)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_and_none_contradict_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "--report and --no-report contradict each other" in fail("demo", "--report", "r.html", "--no-report")
 
 
 def test_the_demo_writes_no_report_where_none_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_json("demo", "--no-report")["report"] is None
+    loud, quiet = (CliRunner().invoke(app, ["demo", "--no-report", "--json", *flag]) for flag in ([], ["-q"]))
+    assert loud.stdout == quiet.stdout
+    document = json.loads(loud.stdout)
+    assert document["report"] is None
+    assert loud.stderr == "".join(f"gem-ood: note: {text}\n" for text in document["notes"]) != ""
+    assert quiet.stderr == ""
     assert [path.name for path in tmp_path.iterdir()] == ["gem-ood-demo.safetensors"]

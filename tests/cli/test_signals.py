@@ -15,16 +15,11 @@ from gem_ood import GEM
 
 PROGRAM = [sys.executable, "-c", "from gem_ood.cli import main; main()"]
 
-#: Of each command that writes: its arguments, and the line of --verbose after which its long work goes on.
+#: Of a command that writes as it reads, and of one that works in threads: the arguments, and the line of --verbose
+#: after which the long work goes on.
 COMMANDS = {
-    "fit": (("fit", "huge.npy", "--out", "out.safetensors"), "fitting gem ..."),
     "score": (("score", "gem.safetensors", "huge.npy", "--out", "out.csv"), "scoring ..."),
-    "evaluate": (
-        ("evaluate", "gem.safetensors", "--id", "huge.npy", "--ood", "huge.npy", "--out", "out.md"),
-        "comparing ...",
-    ),
     "simulate": (("simulate", "distance", "--runs", "500", "--sampler", "projected", "--out", "out.csv"), "drawing"),
-    "figures": (("figures", "--out", "figures", "--runs", "500", "--sampler", "projected"), "drawing the figures"),
 }
 
 
@@ -71,9 +66,8 @@ def test_control_c_is_130_with_one_line_and_leaves_nothing_half_written(command:
     assert (code, lines) == (130, ["gem-ood: interrupted; no file is left half-written"])
 
 
-@pytest.mark.parametrize("command", ["score", "simulate"])
-def test_sigterm_is_143_and_leaves_nothing_half_written(command: str, folder: Path) -> None:
-    assert interrupted(folder, command, signal.SIGTERM) == (143, [])
+def test_sigterm_is_143_and_leaves_nothing_half_written(folder: Path) -> None:
+    assert interrupted(folder, "score", signal.SIGTERM) == (143, [])
 
 
 def test_a_signal_that_was_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,9 @@ def test_what_is_missing_is_answered_with_an_example(data: Path) -> None:
     assert "No such option: --ouput" in fail("fit", data / "train.npz", "--ouput", "x")
     assert "see gem-ood fit --help" in fail("fit", data / "train.npz", "--ouput", "x")
     assert "see gem-ood score --help" in fail("score", "a", "b", "c")
+    assert "Invalid value for 'STUDY': 'distances' is not one of 'distance', " in fail("simulate", "distances")
     assert "see gem-ood simulate --help" in fail("simulate", "distances")
+    assert "Invalid value for '--map': 'tsne' is not one of 'auto', " in fail("evaluate", "--map", "tsne")
     assert "Missing command; see gem-ood --help, or try gem-ood demo" in fail("--verbose")
 
 

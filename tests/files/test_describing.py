@@ -115,6 +115,16 @@ def test_missing_values_of_a_table_are_bad_rows_and_rows_without_a_label(tmp_pat
         describe(path)
 
 
+def test_lists_that_could_be_the_features_are_candidates(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    columns = {"features": ["x"], "lists": [[1.0]], "texts": [["x"]], "number": [1], "label": [2]}
+    pq.write_table(pa.table(columns), path)
+    info = describe(path)
+    assert (info.kind, info.candidates) == ("arrays", ("lists", "number"))
+    pq.write_table(pa.table(columns).slice(0, 0), path)
+    assert describe(path).candidates == ()
+
+
 def test_labels_without_end_are_not_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_statistics, "MOST_CLASSES", 5)
     path = tmp_path / "rows.npz"
@@ -125,8 +135,8 @@ def test_labels_without_end_are_not_all_kept(tmp_path: Path, monkeypatch: pytest
 
 
 def test_rows_larger_than_memory_allows_are_read_in_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / "hole.npy"  # 1.2 GB that take no room on the disk
-    np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(3_000_000, 100)).flush()
+    path = tmp_path / "hole.npy"  # 0.8 GB that take no room on the disk
+    np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(2_000_000, 100)).flush()
     check = (
         "import resource; from gem_ood.files import describe; import sys; import numpy, pyarrow;"
         "resource.setrlimit(resource.RLIMIT_DATA, (600 << 20,) * 2);"

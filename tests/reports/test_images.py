@@ -3,6 +3,7 @@
 import base64
 import io
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -124,6 +125,17 @@ def test_image_files_are_taken_in_the_order_of_their_names(tmp_path, bytes_of_pi
     assert open_images(tmp_path / "d.png").n_images == 1
 
 
+def test_numbers_in_the_names_of_files_are_ordered_by_their_value(tmp_path):
+    for place in range(12):
+        Image.fromarray(np.full((2, 2), 20 * place, dtype=np.uint8)).save(tmp_path / f"{place}.png")
+    images = open_images(tmp_path)
+    assert [pixels(images.thumbnail(row, side=2))[0, 0] for row in range(12)] == [20 * row for row in range(12)]
+    for name in ("a2b10.png", "a2b9.png", "b 01.png", "b 1.png", "a10.png", "a2.bmp", "a.png"):
+        (tmp_path / name).touch()
+    expected = ["a.png", "a2.bmp", "a2b9.png", "a2b10.png", "a10.png", "b 01.png", "b 1.png"]
+    assert [path.name for path in open_images(tmp_path).pictures.paths[12:]] == expected
+
+
 def test_unusual_image_files_are_shown_as_they_are_meant(tmp_path):
     deep = np.array([[0, 65535], [32896, 257]], dtype=np.uint16)
     Image.fromarray(deep).save(tmp_path / "deep.png")
@@ -235,6 +247,29 @@ def test_a_picture_of_too_many_pixels_is_refused(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)  # beyond twice the limit Pillow raises, beyond it it warns
     with pytest.raises(InputError, match=r"bomb.png has more pixels.*pass smaller images"):
         images.thumbnail(0)
+
+
+def test_an_array_of_pictures_of_too_many_pixels_is_refused_by_its_header(tmp_path):
+    header = {"descr": "|u1", "fortran_order": False, "shape": (1, 30_000, 30_000, 3)}
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive, archive.open("images.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, header)
+    message = r"has shape \(1, 30000, 30000, 3\), 900,000,000 pixels a picture.*pass smaller images"
+    with pytest.raises(InputError, match=message):
+        open_images(tmp_path / "huge.npz")
+    with pytest.raises(InputError, match=r"89,478,485\); pass smaller images"):
+        open_images(np.broadcast_to(np.uint8(0), (1, 3, 10_000, 9_000)))
+
+
+def test_the_limit_of_pixels_is_that_of_pillow(tmp_path, monkeypatch, bytes_of_pictures):
+    np.save(tmp_path / "a.npy", bytes_of_pictures)
+    np.savez(tmp_path / "b.npz", images=np.moveaxis(bytes_of_pictures, 3, 1))
+    for limit in (48, None):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        assert [open_images(tmp_path / name).n_images for name in ("a.npy", "b.npz")] == [7, 7]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 47)
+    for name in ("a.npy", "b.npz"):
+        with pytest.raises(InputError, match=r"48 pixels a picture.*at most 47\)"):
+            open_images(tmp_path / name)
 
 
 @pytest.mark.parametrize(("row", "side"), [(-1, 64), (1.0, 64), (True, 64), (0, 0), (0, 5000), (0, 2.5)])

@@ -11,8 +11,7 @@ from sklearn.decomposition import PCA
 
 from gem_ood.errors import InputError, MissingExtraError
 from gem_ood.reports.panels.maps import FEWEST_ROWS, place_rows
-from gem_ood.reports.plots import style
-from gem_ood.reports.plots.feature_map import feature_map
+from gem_ood.reports.plots import feature_map, style
 
 
 @pytest.fixture
@@ -265,6 +264,21 @@ def test_awkward_names_are_shown_inside_the_figure(rows, width, has_classes):
     title, description = style.caption(figure)
     assert 10 < len(title) < 100
     assert len(description) > 100
+
+
+def test_names_of_letters_that_the_font_lacks_or_that_are_cut_stay_different(rows):
+    own = ["日", "本", "a class of a long name, 1", "a class of a long name, 2"]
+    figure = feature_map(place_rows(rows, method="pca"), classes=np.resize(own, 80))
+    names = legend(figure.axes[0])
+    assert len(set(names)) == 4
+    assert {r"\u65e5", r"\u672c"} <= set(names)
+    figure.canvas.draw()  # a letter without a glyph would warn
+
+
+def test_the_caption_of_a_map_names_sets_in_full(rows):
+    long = "a set of an unusually long name"
+    figure = feature_map(place_rows(rows, method="pca"), sets=["in-distribution"] * 79 + [long])
+    assert f"79 of in-distribution, 1 of {long}." in style.caption(figure)[1]
 
 
 @pytest.mark.parametrize("points", [np.zeros((1, 2)), np.zeros((5, 2)), [[-1.7e308, 0.0], [1.7e308, 1.0]]])

@@ -88,7 +88,6 @@ def made_report(detectors=tuple(NAMES), sets=tuple(NAMES[:4]), *, calibrated=Tru
             "date": "2026-11-16 12:40 UTC",
             "versions": {HOSTILE: HOSTILE},
             "inputs": [{"name": HOSTILE, "source": HOSTILE, "n_rows": 360}],
-            "notes": [HOSTILE],
         },
     }
 
@@ -214,7 +213,7 @@ def test_a_name_with_a_carriage_return_keeps_it_in_its_attribute():
 
 def test_the_order_of_detectors_is_kept_where_names_are_numbers(page):
     settings = json.loads(page.one("script", id="page-settings")["text"])
-    assert settings == {"detectors": NAMES, "shown": [True] * len(NAMES)}
+    assert settings == {"detectors": NAMES, "shown": [True] * len(NAMES), "no_name": "(no name)"}
 
 
 def test_nothing_is_fetched_from_anywhere(page):
@@ -297,6 +296,45 @@ def test_one_detector_is_not_starred_and_one_set_has_no_mean():
     assert len(page.all("td", data_set="photographs")) == 4
 
 
+def test_the_metrics_are_explained_by_the_convention_in_use():
+    paper = made_report(["GEM"], ["photographs"]) | {"tpr": 0.9}
+    chance = "AUROC is the chance that an in-distribution row scores higher than an out-of-distribution row;"
+    explained = {
+        "paper": "FPR90 is the share of out-of-distribution rows let through when 90 % of the in-distribution rows are",
+        "openood": "FPR90 is the share of in-distribution rows flagged when 90 % of the out-of-distribution rows are;",
+    }
+    for convention, fpr in explained.items():
+        text = Page(render(paper | {"convention": convention})).one("section", id="detectors")["text"]
+        assert fpr in text
+        assert chance in text
+
+
+def test_the_legend_of_the_table_explains_no_column_that_is_missing():
+    for sets, words in (([], " ID kept: the share of rows within"), (["a"], "Flagged, ID kept: shares of rows beyond")):
+        table = Page(render(made_report(["GEM"], sets))).one("table", id="comparison-table")
+        assert words in table["text"]
+        assert ("Flagged" in table["text"]) is bool(sets)
+
+
+@pytest.mark.parametrize(("degrees", "words"), [(1, "χ², 1 degree of freedom"), (27, "χ², 27 degrees of freedom")])
+def test_degrees_of_freedom_are_counted(degrees, words):
+    report = made_report(["GEM"], [])
+    report["diagnosis"]["degrees_of_freedom"] = degrees
+    assert f"({words})" in Page(render(report)).one("section", id="diagnosis")["text"]
+
+
+def test_names_of_spaces_are_said_to_be_missing_in_every_choice():
+    page = Page(render(made_report([" "], ["\t", "b"])))
+    assert page.one("select", id="focus-detector")["text"] == "(no name)"
+    assert page.one("select", id="curve-set")["text"].startswith("all detectors on (no name)all detectors on b")
+
+
+def test_the_command_is_said_to_hold_where_it_was_run(page):
+    words = "Paths are relative to the directory that it was run in."
+    assert words in page.one("section", id="run")["text"]
+    assert words not in Page(render({"run": {"command": None}})).one("section", id="run")["text"]
+
+
 def test_intervals_stand_below_their_number():
     report = made_report(["GEM", "MSP"], ["a", "b"])
     report["comparison"] |= {"intervals": "bootstrap", "confidence": 0.9}
@@ -318,10 +356,14 @@ def test_rows_name_their_place_among_the_detectors_whatever_the_order_of_the_com
 @pytest.mark.parametrize(
     ("changes", "section", "words"),
     [
-        ({"sets": [], "best": {}}, "detectors", "No out-of-distribution set was given"),
-        ({"sets": []}, "curves", "No out-of-distribution set was given"),
+        (
+            {"sets": [], "best": {}},
+            "detectors",
+            "so FPR, AUROC and AUPR cannot be computed; pass such a set to have them.",
+        ),
+        ({"sets": []}, "curves", "so ROC and precision-recall curves cannot be computed"),
         ({"diagnosis": None}, "diagnosis", "no Gaussian fit to diagnose"),
-        ({"map": None}, "map", "No map was drawn"),
+        ({"map": None}, "map", "No map was asked for."),
         ({"run": {"command": None}}, "run", "no command to run again"),
         ({"comparison": None}, "detectors", "No detector was measured"),
         ({"detectors": {}}, "scores", "No scores were kept"),

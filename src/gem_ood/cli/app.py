@@ -45,7 +45,7 @@ def _root(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Tell in-distribution inputs from out-of-distribution ones, post hoc, on any classifier.
+    r"""Tell in-distribution inputs from out-of-distribution ones, post hoc, on any classifier.
 
     gem-ood COMMAND --help has the options and examples of a command.
 
@@ -55,6 +55,8 @@ def _root(
         gem-ood fit train.npz --out gem.safetensors
         gem-ood calibrate gem.safetensors held_out.npz
         gem-ood score gem.safetensors new.npz
+        gem-ood evaluate gem.safetensors --id test.npz --ood noise.npz \
+            --report report.html
     """
     ask(quiet=quiet, verbose=verbose)
 

@@ -1,6 +1,14 @@
 """What a shell completes on TAB: names that would take a second to load, kept here and held true by a test."""
 
-__all__ = ["METHODS", "METRICS", "complete_covariance", "complete_item", "complete_method", "complete_methods"]
+__all__ = [
+    "METHODS",
+    "METRICS",
+    "complete_covariance",
+    "complete_item",
+    "complete_method",
+    "complete_methods",
+    "complete_metrics",
+]
 
 #: What `fit --method` takes, in the order of the library.
 METHODS = (

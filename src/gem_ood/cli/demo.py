@@ -8,7 +8,7 @@ import typer
 from gem_ood.cli.console import percent, print_json, print_table, print_text
 from gem_ood.cli.options import OUTPUT_PANEL, Json, Seed, check_out, out_option
 from gem_ood.cli.reporting import command_line
-from gem_ood.cli.voice import tell, watching
+from gem_ood.cli.voice import note, tell, watching
 
 if TYPE_CHECKING:
     from gem_ood.demonstration import Demonstration
@@ -46,11 +46,17 @@ def demo(
     """
     from gem_ood.demonstration import run
     from gem_ood.errors import InputError
+    from gem_ood.extras import require_extra
 
     if seed < 0:
         raise InputError(f"--seed is {seed}; pass a whole number of at least 0")
     check_out(out, (".safetensors",))
+    is_typed = getattr(context.get_parameter_source("report"), "name", None) == "COMMANDLINE"
+    if is_typed and no_report:
+        raise InputError("--report and --no-report contradict each other; pass one of them")
     if not no_report:
+        if is_typed:  # one that nobody asked for is left out with a note where it cannot be made
+            require_extra("report", "plotly", purpose="reports")
         check_out(report, (".html", ".htm"), out)
     with watching() as progress:
         result = run(
@@ -60,6 +66,8 @@ def demo(
             command=command_line(context),
             on_step=progress.say,
         )
+    for text in result.notes:
+        note(text)
     if json:
         print_json(result.as_dict())
     else:
@@ -69,8 +77,6 @@ def demo(
 def _print(result: "Demonstration") -> None:
     tell(f"A classifier of the digits {result.known}, {result.n_train} training rows: {result.description}")
     tell(f"Out-of-distribution sets: {', '.join(f'{name} ({n})' for name, n in result.ood_rows.items())}")
-    for note in result.notes:
-        tell(f"Note: {note}")
     tell("")
     print_text("Mean over the sets, in percent (FPR95: lower is better; AUROC, AUPR: higher)")
     rows = [

@@ -75,8 +75,10 @@ def _print(found: "FileInfo") -> None:
     print_table(header, rows, n_names=2)
     if len(found.arrays) > len(shown):
         print_text(f"... and {len(found.arrays) - len(shown):,} more")
-    tell("")
-    tell(_hint(found))
+    hint = _hint(found)
+    if hint is not None:
+        tell("")
+        tell(hint)
 
 
 def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -111,14 +113,17 @@ def _about_rows(rows: "RowsInfo") -> Iterable[tuple[str, str]]:
     if rows.labels is None:
         yield "labels", "none"
     else:
-        classes = "more than 100,000 different values" if found.n_classes is None else f"{found.n_classes:,} classes"
+        is_classes = found.n_classes is not None
+        classes = _counted(found.n_classes, "class", "classes") if is_classes else "more than 100,000 different values"
         yield "labels", f"{rows.labels}, {classes}"
     if found.smallest_class is not None and found.largest_class is not None:
         (small, fewest), (large, most) = found.smallest_class, found.largest_class
-        is_even = fewest == most
-        yield "class sizes", f"{fewest:,} rows" + (" each" if is_even else f" ({small}) to {most:,} rows ({large})")
+        which = f" ({small})" if found.n_classes == 1 else " each"
+        if fewest < most:
+            which = f" ({small}) to {_counted(most, 'row')} ({large})"
+        yield "class sizes", _counted(fewest, "row") + which
     if found.n_missing_labels:
-        yield "no label", f"{found.n_missing_labels:,} rows"
+        yield "no label", _counted(found.n_missing_labels, "row")
     if found.n_bad_rows:
         what = "with NaN, infinity or a missing value"
         yield "bad rows", f"{found.n_bad_rows:,} {what}; the first is row {found.first_bad_row:,}, counted from 0"
@@ -139,18 +144,22 @@ def _about_head(head: Any) -> Iterable[tuple[str, str]]:
 
 def _places(places: Sequence[int], names: Sequence[str] | None) -> str:
     shown = [str(place) if names is None else names[place] for place in places]
-    return f"{len(places):,} column{'' if len(places) == 1 else 's'}: {_some(shown)}"
+    return f"{_counted(len(places), 'column')}: {_some(shown)}"
 
 
-def _hint(found: "FileInfo") -> str:
-    """Return the command, or the line of Python, that comes next."""
+def _counted(number: int | None, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def _hint(found: "FileInfo") -> str | None:
+    """Return the command, or the line of Python, that comes next, if there is one."""
     path = shlex.quote(found.path)
     if found.detector is not None:
         return _detector_hint(found.detector, found.path)
     if found.head is not None:
         return f"Next: gem-ood fit FILE --out energy.safetensors --method energy --head {path}"
     if found.rows is None:
-        return "Name the features with --features where a command reads this file"
+        return "Name the features with --features where a command reads this file" if found.candidates else None
     if found.rows.statistics.n_bad_rows:
         return "Next: remove or impute the bad rows; no detector takes them"
     return f"Next: gem-ood fit {path} --out detector.safetensors"

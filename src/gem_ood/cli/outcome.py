@@ -146,7 +146,9 @@ def _bad_input(error: Exception) -> str | None:
 
     format_message = getattr(error, "format_message", None)
     if callable(format_message):  # the command line itself was wrong
-        message = _with_example(str(format_message()), getattr(error, "ctx", None))
+        # Typer's checks begin what they find wrong with the name of Python's error.
+        words = str(format_message()).replace(": Value error, ", ": ", 1)
+        message = _with_example(words, getattr(error, "ctx", None))
     elif isinstance(error, InputError | MissingExtraError | NotFittedError):
         message = str(error)
     elif isinstance(error, OSError):

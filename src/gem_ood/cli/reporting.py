@@ -37,14 +37,16 @@ ImageFiles = Annotated[
     typer.Option(
         metavar="NAME=IMAGES",
         rich_help_panel=REPORT_PANEL,
-        help="Pictures of a set's rows, shown beside surprising ones; id names those of --id: .npy, .npz or a "
-        "directory; repeatable.",
+        help="Pictures of a set's rows (.npy, .npz or a directory), shown beside those that surprise; NAME is id for "
+        "those of --id; repeatable.",
     ),
 ]
 MapOption = Annotated[
     MapKind,
     typer.Option(
-        "--map", rich_help_panel=REPORT_PANEL, help="How features are placed in two dimensions: auto is UMAP or PCA."
+        "--map",
+        rich_help_panel=REPORT_PANEL,
+        help="How features are placed in two dimensions; auto is UMAP where it is installed, else PCA.",
     ),
 ]
 

@@ -189,7 +189,11 @@ class _Form:
             f"In percent, {self.measured.convention} convention: {self.measured.n_id:,} in-distribution rows {against}",
             *([] if self.measured.intervals is None else [self._about_intervals()]),
             *(
-                [f"{'flagged, ' if sets else ''}ID kept: shares of rows beyond and within the detector's own threshold"]
+                [
+                    "flagged, ID kept: shares of rows beyond and within the detector's own threshold"
+                    if sets
+                    else "ID kept: share of rows within the detector's own threshold"
+                ]
                 if self._is_calibrated()
                 else []
             ),

@@ -10,11 +10,13 @@ from typing import Any, Literal
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.files.reading import READABLE, FeatureFile, open_features, refuse_unreadable
 from gem_ood.files.row_statistics import RowStatistics, row_statistics
-from gem_ood.files.sources import Member
+from gem_ood.files.sources import LABEL_NAMES, Member
 
 __all__ = ["ArrayInfo", "DetectorInfo", "FileInfo", "RowsInfo", "describe", "holds_detector"]
 
 Kind = Literal["detector", "rows", "head", "arrays"]
+
+TABLES = (".parquet", ".csv")
 
 #: NumPy's names for the types of safetensors; one that NumPy lacks keeps its own.
 _SAFETENSORS_TYPES = {
@@ -105,6 +107,7 @@ class FileInfo:
         rows: Of a file of rows.
         head: Classes, features, whether there is a bias, and perhaps class names; of a head.
         remark: Of other arrays, why they are not read as rows.
+        candidates: Of other arrays, those that can be named as the features.
     """
 
     path: str
@@ -116,6 +119,7 @@ class FileInfo:
     rows: RowsInfo | None = None
     head: Mapping[str, Any] | None = field(default=None)
     remark: str | None = None
+    candidates: tuple[str, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the same as plain values, without what this kind of file has not."""
@@ -155,10 +159,15 @@ def describe(path: str | os.PathLike[str], *, on_rows: Callable[[int], None] | N
     except FileFormatError:
         raise
     except InputError as error:
-        return FileInfo(path=str(source), kind="arrays", remark=str(error), **parts)
+        candidates = _candidates(source, suffix, arrays)
+        return FileInfo(path=str(source), kind="arrays", remark=str(error), candidates=candidates, **parts)
     if any(name.endswith(".weight") for name in _chosen(file)[0]) and suffix == ".safetensors":
-        return FileInfo(path=str(source), kind="arrays", remark=WEIGHTS, **parts)
-    return FileInfo(path=str(source), kind="rows", rows=_rows(file, on_rows), **parts)
+        return FileInfo(path=str(source), kind="arrays", remark=WEIGHTS, candidates=(), **parts)
+    rows = _rows(file, on_rows)
+    if rows.n_rows == 0:  # CSV tells only by now, other files as they are opened
+        remark = f"{source} holds no rows; pass a file with at least one"
+        return FileInfo(path=str(source), kind="arrays", remark=remark, candidates=(), **parts)
+    return FileInfo(path=str(source), kind="rows", rows=rows, **parts)
 
 
 def holds_detector(path: str | os.PathLike[str]) -> bool:
@@ -232,8 +241,9 @@ def _in_words(value: Any, place: str, shapes: Mapping[str, tuple[int | None, ...
 
 def _arrays(path: Path, suffix: str) -> tuple[tuple[ArrayInfo, ...], Mapping[str, Any] | None]:
     """Return all arrays or columns, and what kind of head they are, if they are one."""
-    if suffix in (".parquet", ".csv"):
-        return _columns(path, suffix), None
+    if suffix in TABLES:
+        columns = _opened_table(path, suffix).schema
+        return tuple(ArrayInfo(entry.name, str(entry.type), ()) for entry in columns), None
     members: Mapping[str, Member]
     dtypes: dict[str, str]
     if suffix == ".safetensors":
@@ -279,12 +289,32 @@ def _numpy_type(stream: Any) -> str:
     return "pickled objects" if dtype.hasobject else "text" if dtype.kind == "U" else str(dtype)
 
 
-def _columns(path: Path, suffix: str) -> tuple[ArrayInfo, ...]:
+def _opened_table(path: Path, suffix: str) -> Any:
     from gem_ood.files.csv_table import CSVTable
     from gem_ood.files.parquet_table import ParquetTable
 
-    table = CSVTable.open(path) if suffix == ".csv" else ParquetTable.open(path)
-    return tuple(ArrayInfo(entry.name, str(entry.type), ()) for entry in table.schema)
+    return CSVTable.open(path) if suffix == ".csv" else ParquetTable.open(path)
+
+
+def _candidates(path: Path, suffix: str, arrays: tuple[ArrayInfo, ...]) -> tuple[str, ...]:
+    """Return what can be named as the features in place of what was tried."""
+    if suffix not in TABLES:
+        found = [one.name for one in arrays if len(one.shape) == 2 and 0 not in one.shape and _is_numeric(one.dtype)]
+        has_usual_name = any(one.name == "features" for one in arrays)
+        tried = ["features"] if has_usual_name else found if len(found) == 1 else []
+        return tuple(name for name in found if name not in tried)
+    import pyarrow.types as kinds
+
+    table = _opened_table(path, suffix)
+    columns = {entry.name: getattr(entry.type, "value_type", entry.type) for entry in table.schema}  # of lists, theirs
+    numeric = [name for name, kind in columns.items() if kinds.is_integer(kind) or kinds.is_floating(kind)]
+    others = tuple(name for name in numeric if name not in ("", "features", *LABEL_NAMES))
+    has_rows = bool(others) and any(batch.num_rows for batch in table.read([others[0]], None, 1))
+    return others if has_rows else ()
+
+
+def _is_numeric(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat", "int", "uint", "bool"))
 
 
 def _head(path: Path, members: Mapping[str, Member]) -> Mapping[str, Any] | None:

@@ -1,5 +1,6 @@
 """What reading every row of a file tells: rows that no detector takes, columns that never change, rows per class."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,7 @@ class _Folded:
         self._first_bad: int | None = None
         self._least = np.full(n_features, np.inf)
         self._most = np.full(n_features, -np.inf)
-        self._counts: dict[Any, int] | None = {}
+        self._counts: Counter[Any] | None = Counter()
         self._has_labels = False
 
     def add(self, features: NDArray[Any], labels: NDArray[Any] | None) -> None:
@@ -100,9 +101,12 @@ class _Folded:
         present = labels[~is_missing]
         if self._counts is None or len(present) == 0:
             return
-        names, counts = np.unique(present.astype(str) if present.dtype.kind == "O" else present, return_counts=True)
-        for name, count in zip(names.tolist(), counts.tolist(), strict=True):
-            self._counts[name] = self._counts.get(name, 0) + count
+        # By their Python values: a batch with gaps holds objects where another holds an array of numbers.
+        if present.dtype.kind == "O":
+            self._counts.update(present.tolist())
+        else:
+            names, counts = np.unique(present, return_counts=True)
+            self._counts.update(dict(zip(names.tolist(), counts.tolist(), strict=True)))
         if len(self._counts) > MOST_CLASSES:
             self._counts = None
 

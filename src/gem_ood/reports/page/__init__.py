@@ -14,6 +14,7 @@ from gem_ood.extras import require_extra
 from gem_ood.reports.page.controls import controls, shown_at_first
 from gem_ood.reports.page.sections import contents, sections, summary
 from gem_ood.reports.page.text import embedded, escaped
+from gem_ood.reports.plots.names import NO_NAME
 
 __all__ = ["render"]
 
@@ -51,7 +52,7 @@ def render(report: Mapping[str, Any]) -> str:
         controls=controls(report),
         sections=sections(report),
         # An object of JavaScript puts names such as "10" first, so the order of the detectors is given apart.
-        page_settings=embedded({"detectors": list(shown), "shown": list(shown.values())}),
+        page_settings=embedded({"detectors": list(shown), "shown": list(shown.values()), "no_name": NO_NAME}),
         report_data=embedded(report),
     )
     # A file name may hold half a surrogate pair, which no UTF-8 file can.

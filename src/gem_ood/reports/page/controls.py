@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gem_ood.reports.page.text import escaped, name
+from gem_ood.reports.page.text import escaped, name, named
 
 __all__ = ["controls", "shown_at_first"]
 
@@ -52,7 +52,7 @@ def controls(report: Mapping[str, Any]) -> str:
 
 def _focus(detectors: list[str], lead: str | None) -> str:
     options = "".join(
-        f'<option value="{index}"{" selected" if detector == lead else ""}>{escaped(detector) or "(no name)"}</option>'
+        f'<option value="{index}"{" selected" if detector == lead else ""}>{escaped(named(detector))}</option>'
         for index, detector in enumerate(detectors)
     )
     return f'<label class="control focus">Detector in focus <select id="focus-detector">{options}</select></label>'

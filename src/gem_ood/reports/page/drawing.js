@@ -104,7 +104,8 @@ function draw(plot) {
     place.replaceChildren(element("p", { className: "absent", textContent: figure.missing }));
     place.style.height = "auto";
   } else {
-    if (!place.classList.contains("js-plotly-plot")) place.replaceChildren();
+    // What stands here before a first drawing, or since the last was purged, is a sentence.
+    if (!place._fullLayout) place.replaceChildren();
     place.style.height = `${figure.height}px`;
     figure.layout.uirevision = `${state.focus.name} ${state.curveSet}`;
     if (state.isPrinting) Object.assign(figure.layout, { width, autosize: false });

@@ -53,6 +53,8 @@ function curveSeries() {
     return shownSets()
       .map((one) => ({
         name: one.name,
+        detector: state.focus.name,
+        set: one.name,
         colour: setColour(one),
         dash: setDash(one),
         width: 2.2,
@@ -65,6 +67,8 @@ function curveSeries() {
   return shownDetectors()
     .map((one) => ({
       name: one.name,
+      detector: one.name,
+      set: chosen.name,
       colour: detectorColour(one),
       dash: detectorDash(one),
       width: one === state.focus ? 3.6 : 1.8,

@@ -115,6 +115,15 @@ function centreLabel(group) {
   };
 }
 
+// What the colours mean, which the legend alone cannot tell.
+function colourWords() {
+  if (state.mapColour === "verdict") return `Verdicts of ${cut(state.focus.name, 60)}.`;
+  const from = report.map.class_from;
+  if (state.mapColour !== "class" || !from) return "";
+  if (from === "labels") return "Colours are the labels.";
+  return `Colours are the ${cut(from, 80).replace(/^nearest class by /, "nearest class, by ")}.`;
+}
+
 function mapFigure(width) {
   const groups = mapMembers();
   const drawn = groups
@@ -159,7 +168,7 @@ function mapFigure(width) {
       margin: { l: 32, r: 12, t: 12, b: 36 },
     }),
     label: `Map of the features by ${method}: ${counted(nDrawn, "row")}, coloured by ${state.mapColour}: ${parts}.`,
-    words: state.mapColour === "verdict" ? `Verdicts of ${cut(state.focus.name, 60)}.` : "",
+    words: colourWords(),
     legend: [
       ...groups.map((group) => ({
         label: group.label,

@@ -5,8 +5,8 @@ function thinned(values, limit = 24) {
   return values.map((_, place) => place).filter((place) => place % step === 0 || place === values.length - 1);
 }
 
-// The value of a curve at a place between its points; curves run along `across`.
-function along(across, up, at) {
+// The value of a curve at its point nearest to a place; curves are thinned to what a drawing needs.
+function nearest(across, up, at) {
   let best = null;
   across.forEach((value, place) => {
     if (best === null || Math.abs(value - at) < Math.abs(across[best] - at)) best = place;
@@ -14,28 +14,38 @@ function along(across, up, at) {
   return best === null ? null : up[best];
 }
 
+const NEAR = "“Near” is at the nearest point of the curve as it is drawn.";
+
+function measuredFpr(detector, set) {
+  const measured = ((report.comparison || {}).detectors || {})[detector] || {};
+  return ((measured.evaluations || {})[set] || {}).fpr;
+}
+
 const NUMBERS = {
   scores() {
     const { histogram } = state.focus;
     const drawn = shownSets().filter((one) => histogram.ood[one.name]);
+    const beyond = [null, ...drawn].map((one) => rowsBeyond(histogram, one));
+    const inAll = [0, 1].map((side) => beyond.reduce((sum, counts) => sum + counts[side], 0));
     return {
-      titles: ["score from", "to", IN_DISTRIBUTION, ...drawn.map((one) => one.name)],
+      titles: ["score", IN_DISTRIBUTION, ...drawn.map((one) => one.name)],
       rows: histogram.id.map((share, place) => [
-        short(histogram.edges[place]),
-        short(histogram.edges[place + 1]),
+        binWords(histogram, place, inAll),
         percent(share),
         ...drawn.map((one) => percent(histogram.ood[one.name][place])),
       ]),
     };
   },
   roc() {
-    const asked = [0.8, 0.9, 0.95, 0.99];
+    // The comparison's own number where it is read at this place: in-distribution rows are positive in both.
+    const isExact = (share) => share === report.tpr && report.convention === "paper";
+    const asked = [...new Set([0.8, 0.9, 0.95, 0.99, report.tpr])].sort((first, second) => first - second);
+    const value = (one, share) =>
+      isExact(share) ? measuredFpr(one.detector, one.set) : nearest(one.curve.tpr, one.curve.fpr, share);
     return {
-      titles: ["curve", ...asked.map((share) => `FPR near ${rate(share)} TPR`)],
-      rows: curveSeries().map((one) => [
-        named(one.name),
-        ...asked.map((share) => percent(along(one.curve.tpr, one.curve.fpr, share))),
-      ]),
+      titles: ["curve", ...asked.map((share) => `FPR ${isExact(share) ? "at" : "near"} ${rate(share)} TPR`)],
+      rows: curveSeries().map((one) => [named(one.name), ...asked.map((share) => percent(value(one, share)))]),
+      note: NEAR,
     };
   },
   precision() {
@@ -44,8 +54,9 @@ const NUMBERS = {
       titles: ["curve", ...asked.map((share) => `precision near ${rate(share)} recall`)],
       rows: curveSeries().map((one) => [
         named(one.name),
-        ...asked.map((share) => percent(along(one.curve.recall, one.curve.precision, share))),
+        ...asked.map((share) => percent(nearest(one.curve.recall, one.curve.precision, share))),
       ]),
+      note: NEAR,
     };
   },
   calibration() {
@@ -85,7 +96,7 @@ function fillNumbers(details) {
   const box = details.querySelector(".table-box");
   const key = details.dataset.numbers;
   if (!details.open || figureOf(key, 600).missing) return box.replaceChildren();
-  const { titles, rows } = NUMBERS[key]();
+  const { titles, rows, note } = NUMBERS[key]();
   const head = element(
     "tr",
     {},
@@ -100,7 +111,10 @@ function fillNumbers(details) {
       ),
     ),
   );
-  return box.replaceChildren(element("table", {}, [element("thead", {}, [head]), element("tbody", {}, body)]));
+  const caption = note ? [element("caption", { textContent: note })] : [];
+  return box.replaceChildren(
+    element("table", {}, [...caption, element("thead", {}, [head]), element("tbody", {}, body)]),
+  );
 }
 
 function sortValue(row, heading) {

@@ -1,5 +1,12 @@
 // Scores: one panel per out-of-distribution set, the in-distribution rows behind each, and the threshold.
 
+// Bars of a set that are higher than this many of the highest in-distribution bars are cut, and their share is written.
+const HIGHEST = 1.5;
+// The share of a set's rows beyond the axis from which on it is written.
+const SAID_BEYOND = 0.005;
+// How high a panel is, in its highest bars.
+const HEADROOM = 1.22;
+
 function scoresFigure(width) {
   const { histogram } = state.focus;
   if (!histogram) return { missing: "This detector has no scores to draw." };
@@ -16,7 +23,10 @@ function scoresFigure(width) {
     layout: layout({
       ...scoreAxes(histogram, panels, drawn),
       shapes: marks,
-      annotations: [...panels.map((panel) => panelTitle(panel)), ...(threshold === null ? [] : [sidesNote(threshold)])],
+      annotations: [
+        ...panels.flatMap((panel) => [panelTitle(panel), ...cutNotes(histogram, panel, highestBar(histogram, drawn))]),
+        ...(threshold === null ? [] : [sidesNote(threshold)]),
+      ],
       height: panels[0].height,
       barmode: "overlay",
       bargap: 0,
@@ -53,14 +63,67 @@ function scorePanels(shown, width) {
   }));
 }
 
+// The highest bar that panels have room for: a set that lies far away, all in one bar, leaves the others theirs.
+function highestBar(histogram, drawn) {
+  const own = Math.max(...histogram.id);
+  const bars = drawn.flatMap((one) => histogram.ood[one.name] || []);
+  return Math.max(0.01, own, ...bars.filter((share) => share <= HIGHEST * own));
+}
+
+// How many rows of a set, or of the in-distribution rows (null), lie below and above the axis.
+function rowsBeyond(histogram, one) {
+  const { id, ood } = histogram.beyond || {};
+  return (one ? (ood || {})[one.name] : id) || [0, 0];
+}
+
+// The scores of a bar, in words: its end bars hold the rows beyond the axis too.
+function binWords({ edges }, place, [below, above]) {
+  const isFirst = place === 0 && below > 0;
+  const isLast = place === edges.length - 2 && above > 0;
+  if (isFirst) return `below ${short(edges[1])}`;
+  return isLast ? `above ${short(edges[place])}` : `${short(edges[place])} to ${short(edges[place + 1])}`;
+}
+
+// What a panel cannot show as a bar: the rows beyond its ends, and bars that are higher than it.
+function cutNotes(histogram, { one, suffix }, highest) {
+  const { edges, ood } = histogram;
+  const shares = one && ood[one.name];
+  if (!shares) return [];
+  const [below, above] = rowsBeyond(histogram, one).map((count) => count / one.n_rows);
+  const isSaid = [below >= SAID_BEYOND, above >= SAID_BEYOND];
+  const inside = shares.slice(isSaid[0] ? 1 : 0, isSaid[1] ? -1 : undefined);
+  const top = Math.max(0, ...inside);
+  const note = (text, isLeft, line) => ({
+    text,
+    xref: `x${suffix}`,
+    yref: `y${suffix} domain`,
+    // Beside the end bar, which it would hide the top of.
+    x: edges[isLeft ? 1 : edges.length - 2],
+    xshift: isLeft ? 3 : -3,
+    y: 0.99,
+    xanchor: isLeft ? "left" : "right",
+    yanchor: "top",
+    yshift: -18 * line,
+    showarrow: false,
+    font: { size: 11.5 },
+    bgcolor: faded(ink().paper, 0.8),
+  });
+  return [
+    ...(isSaid[0] ? [note(`◂ ${rate(below)} beyond`, true, 0)] : []),
+    ...(isSaid[1] ? [note(`${rate(above)} beyond ▸`, false, 0)] : []),
+    // One line lower: the first may be the threshold's.
+    ...(top > HEADROOM * highest ? [note(`bars up to ${rate(top)}`, true, 1)] : []),
+  ];
+}
+
 function scoreAxes(histogram, panels, drawn) {
   const range = scoreRange(histogram.edges, thresholdValue());
-  const highest = Math.max(0.01, ...histogram.id, ...drawn.flatMap((one) => histogram.ood[one.name] || []));
+  const highest = highestBar(histogram, drawn);
   const axes = {};
   for (const { suffix, isLowest, across, up } of panels) {
     const [xMatch, yMatch] = suffix ? [{ matches: "x" }, { matches: "y" }] : [{}, {}];
-    const below = { domain: across, anchor: `y${suffix}`, range, showticklabels: isLowest };
-    const beside = { domain: up, anchor: `x${suffix}`, range: [0, 1.22 * highest], tickformat: ".0~%", nticks: 4 };
+    const below = { domain: across, anchor: `y${suffix}`, range, showticklabels: isLowest, hoverformat: ".4~g" };
+    const beside = { domain: up, anchor: `x${suffix}`, range: [0, HEADROOM * highest], tickformat: ".0~%", nticks: 4 };
     axes[`xaxis${suffix}`] = axis(isLowest ? "score" : "", { ...below, ...xMatch });
     axes[`yaxis${suffix}`] = axis("", { ...beside, ...yMatch });
   }
@@ -122,7 +185,7 @@ function scoreTraces(histogram, one, suffix) {
   const { edges } = histogram;
   const centres = edges.slice(1).map((edge, place) => (edge + edges[place]) / 2);
   const widths = edges.slice(1).map((edge, place) => edge - edges[place]);
-  const bars = (shares, name, colour) => ({
+  const bars = (shares, name, colour, beyond) => ({
     type: "bar",
     x: centres,
     y: shares,
@@ -132,13 +195,13 @@ function scoreTraces(histogram, one, suffix) {
     marker: { color: colour, line: { width: 0 } },
     hovertemplate: shares.map(
       (share, place) =>
-        `${hoverText(name)}<br>${short(edges[place])} to ${short(edges[place + 1])}: ${percent(share)}<extra></extra>`,
+        `${hoverText(name)}<br>${binWords(histogram, place, beyond)}: ${percent(share)}<extra></extra>`,
     ),
   });
-  const traces = [bars(histogram.id, IN_DISTRIBUTION, faded(inColour(), 0.45))];
+  const traces = [bars(histogram.id, IN_DISTRIBUTION, faded(inColour(), 0.45), rowsBeyond(histogram, null))];
   const shares = one && histogram.ood[one.name];
   if (!shares) return traces;
-  traces.push(bars(shares, one.name, "rgba(0,0,0,0)"), {
+  traces.push(bars(shares, one.name, "rgba(0,0,0,0)", rowsBeyond(histogram, one)), {
     type: "scatter",
     mode: "lines",
     hoverinfo: "skip",
@@ -153,13 +216,10 @@ function scoreTraces(histogram, one, suffix) {
 
 function beyondWords(histogram, drawn) {
   const parts = [];
-  const beyond = histogram.beyond || {};
-  for (const [name, counts] of [
-    [IN_DISTRIBUTION, beyond.id],
-    ...drawn.map((one) => [one.name, beyond.ood && beyond.ood[one.name]]),
-  ]) {
-    if (!counts || !(counts[0] + counts[1])) continue;
-    parts.push(`${cut(name, 60)}: ${whole(counts[0])} below, ${whole(counts[1])} above`);
+  for (const one of [null, ...drawn]) {
+    const [below, above] = rowsBeyond(histogram, one);
+    const counts = [...(below ? [`${whole(below)} below`] : []), ...(above ? [`${whole(above)} above`] : [])];
+    if (counts.length) parts.push(`${one ? cut(one.name, 60) : IN_DISTRIBUTION}: ${counts.join(", ")}`);
   }
-  return parts.length ? `Rows outside the drawn range: ${parts.join("; ")}.` : "";
+  return parts.length ? `Rows beyond the axis are counted in its first and last bar: ${parts.join("; ")}.` : "";
 }

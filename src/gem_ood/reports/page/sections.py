@@ -11,7 +11,7 @@ from gem_ood.reports.page.tables import (
     surprise_table,
     table_box,
 )
-from gem_ood.reports.page.text import NOTHING, count, escaped, is_number, listed, name, percent, prose, short
+from gem_ood.reports.page.text import NOTHING, count, escaped, is_number, listed, name, named, percent, prose, short
 
 __all__ = ["SECTIONS", "contents", "sections", "summary"]
 
@@ -27,7 +27,7 @@ SECTIONS = {
     "run": "What was run",
 }
 
-NO_SETS = "No out-of-distribution set was given, so {what} cannot be measured. Pass one to see it."
+NO_SETS = "No out-of-distribution set was given, so {what} cannot be computed; pass such a set to have them."
 
 
 def contents() -> str:
@@ -104,7 +104,7 @@ def _detectors(report: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{name(one['name'])} ({one['n_rows']:,})" for one in report.get("sets", ()))
     n_id = count(report.get("n_id") or 0, "in-distribution row")
     text = f"<p>{n_id} against {rows}. {_explained(report)}</p>" if rows else ""
-    why = "" if rows else _absent(NO_SETS.format(what="how well it is told apart (FPR, AUROC, AUPR)"))
+    why = "" if rows else _absent(NO_SETS.format(what="FPR, AUROC and AUPR"))
     if not is_calibrated(comparison):
         why += _absent("No detector is calibrated, so there is no threshold and no share of flagged rows.")
     table = table_box(comparison_table(report), "Detectors against out-of-distribution sets")
@@ -114,10 +114,12 @@ def _detectors(report: Mapping[str, Any]) -> str:
 
 def _explained(report: Mapping[str, Any]) -> str:
     tpr = f"{100 * report.get('tpr', 0.95):g}"
+    fpr = f"out-of-distribution rows let through when {tpr} % of the in-distribution rows are kept"
+    if report.get("convention") == "openood":
+        fpr = f"in-distribution rows flagged when {tpr} % of the out-of-distribution rows are"
     return (
-        f"FPR{tpr} is the share of out-of-distribution rows let through when {tpr} % of the in-distribution rows are "
-        "kept; AUROC is the chance that an in-distribution row scores higher than another; AUPR takes "
-        "in-distribution as positive."
+        f"FPR{tpr} is the share of {fpr}; AUROC is the chance that an in-distribution row scores higher than an "
+        "out-of-distribution row; AUPR takes in-distribution as positive."
     )
 
 
@@ -134,9 +136,9 @@ def _scores(report: Mapping[str, Any]) -> str:
 
 def _curves(report: Mapping[str, Any]) -> str:
     if not report.get("sets") or not _each_detector(report, "curves"):
-        return _absent(NO_SETS.format(what="the errors at each threshold"))
+        return _absent(NO_SETS.format(what="ROC and precision-recall curves"))
     options = "".join(
-        f'<option value="{place}">all detectors on {escaped(one["name"])}</option>'
+        f'<option value="{place}">all detectors on {escaped(named(one["name"]))}</option>'
         for place, one in enumerate(report["sets"])
     )
     return (
@@ -171,8 +173,9 @@ def _diagnosis(report: Mapping[str, Any]) -> str:
 
 def _quantile_caption(found: Mapping[str, Any]) -> str:
     degrees = short(found.get("degrees_of_freedom"))
+    noun = "degree" if degrees == "1" else "degrees"
     return (
-        f"Squared distances found, against those that a Gaussian would give (χ², {degrees} degrees of freedom). "
+        f"Squared distances found, against those that a Gaussian would give (χ², {degrees} {noun} of freedom). "
         "On the dotted line the fit is exact. "
     )
 
@@ -180,11 +183,9 @@ def _quantile_caption(found: Mapping[str, Any]) -> str:
 def _map(report: Mapping[str, Any]) -> str:
     drawn = report.get("map")
     if not drawn or not drawn.get("x"):
-        return _absent("No map was drawn: it needs the features of a few rows in at least two dimensions.")
-    by = drawn.get("class_from")
-    classes = f" Classes are {'the labels' if by == 'labels' else escaped(by)}." if by else ""
+        return _absent("No map was asked for.")
     note = escaped(drawn.get("note") or f"The features by {drawn.get('method', '')}.")
-    return _figure("map", f"{note}{classes} ")
+    return _figure("map", f"{note} ")
 
 
 def _surprises(report: Mapping[str, Any]) -> str:
@@ -211,6 +212,7 @@ def _run(report: Mapping[str, Any]) -> str:
             f'<div class="command"><pre tabindex="0"><code id="rerun-command">{escaped(command)}</code></pre>'
             '<button type="button" id="copy-command" class="scripted">Copy</button>'
             '<span id="copy-status" role="status"></span></div>'
+            "<p>Paths are relative to the directory that it was run in.</p>"
         )
     inputs = [
         (
@@ -231,4 +233,4 @@ def _run(report: Mapping[str, Any]) -> str:
     tables += [plain_table("Detectors", ("Name", "Made by"), descriptions)] if descriptions else []
     boxes = "".join(table_box(table, "What was run") for table in tables)
     date = f'<p>Made on <time id="run-date">{escaped(run["date"])}</time>.</p>' if run.get("date") else ""
-    return f'{date}{again}{listed(list(run.get("notes", ())), "findings")}<div class="run-tables">{boxes}</div>'
+    return f'{date}{again}<div class="run-tables">{boxes}</div>'

@@ -23,7 +23,6 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const OOD_SYMBOLS = ["diamond", "square", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon"];
 const IN_SYMBOL = "circle";
 const CLASSES_COLOURED = 11;
-const NO_NAME = "(no name)";
 const IN_DISTRIBUTION = "in-distribution";
 
 const detectors = settings.detectors.map((name, index) => ({
@@ -63,7 +62,7 @@ function faded(colour, opacity) {
   return `rgba(${red},${green},${blue},${opacity})`;
 }
 
-const named = (name) => (String(name).trim() === "" ? NO_NAME : String(name));
+const named = (name) => (String(name).trim() === "" ? settings.no_name : String(name));
 
 function cut(name, length = 28) {
   const letters = [...named(name)];

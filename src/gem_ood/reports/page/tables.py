@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gem_ood.reports.page.text import NOTHING, attributes, escaped, is_number, name, percent, short
+from gem_ood.comparison import MEAN
+from gem_ood.reports.page.text import NOTHING, attributes, escaped, is_number, name, named, percent, short
 
 __all__ = ["comparison_table", "is_calibrated", "paper_tables", "plain_table", "surprise_table", "table_box"]
-
-#: What the mean over all sets is called wherever a set is named.
-MEAN = "mean"
 
 IN_DISTRIBUTION = '<span class="unbroken">in-distribution</span>'
 
@@ -205,7 +203,7 @@ def _thumbnail(one: Mapping[str, Any], images: Mapping[str, str], load: bool) ->
     if not picture:
         return NOTHING
     source = f' src="{escaped(picture)}"' if load else ""
-    ood = "in-distribution" if one.get("set") is None else one["set"]
+    ood = "in-distribution" if one.get("set") is None else named(one["set"])
     text = escaped(f"row {one.get('row')} of {ood}")
     return f'<img class="thumbnail" alt="{text}" width="56" height="56" data-image="{escaped(one["image"])}"{source}>'
 
@@ -235,7 +233,7 @@ def _value(one: Mapping[str, Any], ood: str, metric: str) -> float | None:
         if ood != MEAN:
             return flagged.get(ood)
         return float(np.mean(list(flagged.values()))) if flagged else None
-    values = (one.get("mean") or {}) if ood == MEAN else one.get("evaluations", {}).get(ood, {})
+    values = (one.get(MEAN) or {}) if ood == MEAN else one.get("evaluations", {}).get(ood, {})
     number: float | None = values.get(metric)
     return number
 
@@ -270,7 +268,8 @@ def _caption(report: Mapping[str, Any], has_sets: bool, own: Sequence[str]) -> s
     elif own:
         parts.append("In percent.")
     if is_calibrated(comparison):
-        parts.append("Flagged, ID kept: shares of rows beyond and within the detector’s own threshold.")
+        what = "Flagged, ID kept: shares of rows beyond and" if has_sets else "ID kept: the share of rows"
+        parts.append(f"{what} within the detector’s own threshold.")
     if "seconds_per_10k" in own:
         parts.append("s/10k: seconds to score 10,000 rows.")
     return " ".join(parts)

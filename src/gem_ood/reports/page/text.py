@@ -7,11 +7,25 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from gem_ood.errors import InputError
+from gem_ood.reports.plots.names import NO_NAME
 
-__all__ = ["attributes", "count", "embedded", "escaped", "is_number", "listed", "name", "percent", "short"]
+__all__ = [
+    "NOTHING",
+    "attributes",
+    "count",
+    "embedded",
+    "escaped",
+    "is_number",
+    "listed",
+    "name",
+    "named",
+    "percent",
+    "prose",
+    "short",
+]
 
-#: What stands where there is no number, and where a name is empty.
-NOTHING, NO_NAME = "–", "(no name)"
+#: What stands where there is no number.
+NOTHING = "–"
 
 #: JSON inside a script element: none of these may be seen by the HTML parser, nor line ends by an old script engine.
 _IN_SCRIPT = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -35,13 +49,22 @@ def prose(sentence: object) -> str:
     return escaped(sentence).replace(" %", "&nbsp;%")
 
 
+def named(text: object) -> str:
+    """Return a user's name, or a word on its absence.
+
+    >>> named("cat"), named(" ")
+    ('cat', '(no name)')
+    """
+    return str(text) if str(text).strip() else NO_NAME
+
+
 def name(text: object) -> str:
     """Return a user's name as an element that keeps its writing direction to itself.
 
     >>> name("a<b"), name(" ")
     ('<bdi>a&lt;b</bdi>', '<bdi>(no name)</bdi>')
     """
-    return f"<bdi>{escaped(text) if str(text).strip() else NO_NAME}</bdi>"
+    return f"<bdi>{escaped(named(text))}</bdi>"
 
 
 def percent(share: float | None) -> str:

@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import re
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -116,7 +117,8 @@ def open_images(source: Images | ArrayLike | AnyPath | Sequence[AnyPath]) -> Ima
 
     An array is n×h×w, n×h×w×c or n×c×h×w with 1, 3 or 4 channels: bytes, or floats from 0 to 1. An `.npz` file holds
     it as `images` (or as its only array of that many dimensions), and may hold whole numbers `rows`: the row of each
-    picture. A directory's image files are taken in the order of their names.
+    picture. A directory's image files are taken in the order of their names, digits in them as numbers: `2.png` comes
+    before `10.png`.
 
     Example:
         >>> images = open_images(np.zeros((5, 3, 32, 32)))
@@ -176,11 +178,23 @@ def _open_path(path: Path) -> Images:
 
 
 def _listed(directory: Path) -> list[Path]:
-    names = sorted(path.name for path in directory.iterdir() if path.suffix.lower() in SUFFIXES)
+    found = (path.name for path in directory.iterdir() if path.suffix.lower() in SUFFIXES)
+    names = sorted(found, key=_by_numbers)
     paths = [directory / name for name in names if not name.startswith(".")]
     if not paths:
         raise InputError(f"{directory} holds no {' '.join(SUFFIXES)} file; pass the directory that holds the images")
     return paths
+
+
+def _by_numbers(name: str) -> tuple[list[str | int], str]:
+    """Return by what to sort names of files so that runs of digits count as numbers.
+
+    >>> sorted(["10.png", "2.png", "row 10b.png", "row 9.png", "row .png"], key=_by_numbers)
+    ['2.png', '10.png', 'row .png', 'row 9.png', 'row 10b.png']
+    """
+    # Text and digits take turns, text first, so that no text meets a number.
+    parts = re.split(r"([0-9]+)", Path(name).stem)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
 
 
 def _open_npy(path: Path) -> Pictures:

@@ -53,7 +53,7 @@ def place_rows(features: ArrayLike, *, method: Method = "auto", random_state: in
     their median, all divided by one number, so that any scale can be drawn; equal rows share a place.
 
     Args:
-        features: One row per input. UMAP of 4,000 rows takes half a minute: sample larger sets first.
+        features: One row per input. UMAP of 4,000 rows may take a minute or two: sample larger sets.
         method: "auto" is UMAP where umap-learn is installed, 20 rows differ and there are more than two dimensions,
             else principal components.
         random_state: The seed; the same features and seed give the same places on one machine.

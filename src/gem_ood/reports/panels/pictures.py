@@ -80,6 +80,7 @@ class Layout:
             )
         if min(shape) < 1:
             raise InputError(f"{title} has shape {shape}, which holds no picture; pass at least one of one pixel")
+        _refuse_many_pixels(prod(shape[2:4] if is_first else shape[1:3]), f"{title} has shape {shape}")
         if dtype.hasobject or (dtype != np.uint8 and dtype.kind not in "fb"):
             raise InputError(
                 f"{title} has dtype {dtype}; pass numpy.uint8 from 0 to 255, or floats from 0 to 1 (divide by the "
@@ -189,6 +190,18 @@ class FilePictures:
         """Yield the pictures at these ascending places."""
         for place in places:
             yield _decoded(self.paths[place])
+
+
+def _refuse_many_pixels(n_pixels: int, found: str) -> None:
+    """Raise if one picture has more pixels than Pillow reads from an image file, which guards memory alike."""
+    from PIL import Image
+
+    most = Image.MAX_IMAGE_PIXELS  # None where the caller has lifted the limit
+    if most is not None and n_pixels > most:
+        raise InputError(
+            f"{found}, {n_pixels:,} pixels a picture, which is more than a thumbnail is worth (at most {most:,}); pass "
+            f"smaller images"
+        )
 
 
 def _decoded(path: Path) -> NDArray[np.uint8]:

@@ -12,6 +12,7 @@ from gem_ood.features import as_features, refuse_non_finite
 from gem_ood.plain import natural_order
 from gem_ood.reports.panels.maps import Places
 from gem_ood.reports.plots import style
+from gem_ood.reports.plots.names import plain, shown, width_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,6 +66,7 @@ class _Rows(NamedTuple):
     points: NDArray[np.float64]
     sets: NDArray[np.intp]  # 0: in-distribution, then the places of the sets, counted from 1
     set_names: list[str]
+    full_set_names: list[str]  # for captions
     classes: NDArray[np.intp] | None  # places in class_names
     class_names: list[str]
     n_classes: int
@@ -139,15 +141,15 @@ def _checked(
     order = [id_name, *(name for name in dict.fromkeys(names) if name != id_name)]
     place_of = {name: min(place, NAMED_SETS + 1) for place, name in enumerate(order)}
     set_of = np.array([place_of[name] for name in names], dtype=np.intp)
-    shown_sets = [_shown(name) for name in order[: NAMED_SETS + 1]]
-    if len(order) > NAMED_SETS + 1:
-        shown_sets.append(f"{len(order) - NAMED_SETS - 1} other sets")
+    named, others = order[: NAMED_SETS + 1], order[NAMED_SETS + 1 :]
+    rest = [f"{len(others)} other sets"] if others else []
+    set_names, full_names = [*_cut(named), *rest], [*map(plain, named), *rest]
     verdicts = _verdicts(is_ood, n_rows)
     plane /= np.abs(plane).max() or 1.0  # axes have no numbers, and sums of large ones would overflow
     if classes is None:
-        return _Rows(plane, set_of, shown_sets, None, [], 0, verdicts)
+        return _Rows(plane, set_of, set_names, full_names, None, [], 0, verdicts)
     ranked = _ranked(_one_each(classes, n_rows, "classes", is_none_kept=True), set_of)
-    return _Rows(plane, set_of, shown_sets, *ranked, verdicts)
+    return _Rows(plane, set_of, set_names, full_names, *ranked, verdicts)
 
 
 def _one_each(values: Iterable[object], n_rows: int, name: str, *, is_none_kept: bool = False) -> list[Any]:
@@ -165,14 +167,14 @@ def _ranked(names: list[str | None], set_of: NDArray[np.intp]) -> tuple[NDArray[
     by_size = sorted(counts, key=lambda name: (-counts[name], natural_order(name)))
     largest = sorted(by_size[:NAMED_CLASSES], key=natural_order)
     place_of: dict[str | None, int] = {name: place for place, name in enumerate(largest)}
-    shown = [_shown(name) for name in largest]
+    named = _cut(largest)
     if len(counts) > len(largest):
-        shown.append(f"{len(counts) - len(largest)} other classes")
+        named.append(f"{len(counts) - len(largest)} other classes")
     if any(name is None and place == 0 for name, place in zip(names, set_of, strict=True)):
-        place_of[None] = len(shown)
-        shown.append("no class")
+        place_of[None] = len(named)
+        named.append("no class")
     other = len(largest)
-    return np.array([place_of.get(name, other) for name in names], dtype=np.intp), shown, len(counts)
+    return np.array([place_of.get(name, other) for name in names], dtype=np.intp), named, len(counts)
 
 
 def _verdicts(is_ood: ArrayLike | None, n_rows: int) -> NDArray[np.bool_] | None:
@@ -186,32 +188,8 @@ def _verdicts(is_ood: ArrayLike | None, n_rows: int) -> NDArray[np.bool_] | None
     return verdicts.astype(np.bool_)
 
 
-def _shown(name: str) -> str:
-    """Return a name as a legend can draw it: on one line, cut, no formula, no letters that the font lacks."""
-    from matplotlib.font_manager import findfont, get_font
-
-    font = get_font(findfont(style.SETTINGS["font.family"]))
-    line = " ".join(name[:1000].split()) or "(no name)"
-    drawable = "".join(
-        letter if font.get_char_index(ord(letter)) else letter.encode("unicode_escape").decode("ascii")
-        for letter in line[:LONGEST_NAME]
-    )[:LONGEST_NAME]
-    cut = drawable
-    while _width(cut) > WIDEST_NAME:
-        drawable = drawable[:-1]
-        cut = f"{drawable}…"
-    # A dollar sign would start a formula, and a leading underscore would hide the entry from the legend.
-    return (f" {cut}" if cut.startswith("_") else cut).replace("$", r"\$")
-
-
-def _width(text: str) -> float:
-    """Return how wide a text of a legend is, in points."""
-    from matplotlib.font_manager import findfont, get_font
-
-    font = get_font(findfont(style.SETTINGS["font.family"]))
-    font.set_size(style.SETTINGS["legend.fontsize"], 72)
-    font.set_text(text)
-    return float(font.get_width_height()[0]) / 64.0
+def _cut(names: list[str]) -> list[str]:
+    return shown(names, length=LONGEST_NAME, width=WIDEST_NAME)
 
 
 def _panels(rows: _Rows, n_panels: int, *, is_page: bool) -> "tuple[Figure, list[Axes]]":
@@ -314,7 +292,7 @@ def _draw_verdicts(axes: "Axes", rows: _Rows, is_ood: NDArray[np.bool_]) -> None
         mixed = np.random.default_rng(0).permutation(np.flatnonzero(is_member))
         colours = np.where(is_ood[mixed], FLAGGED_COLOUR, KEPT_COLOUR)
         _scatter(axes, rows.points[mixed], marker, size, c=colours, alpha=0.7, linewidths=0.0)
-    _draw_legend(axes, entries, 2 if max(_width(name) for name, _ in entries) < WIDEST_VERDICT else 1)
+    _draw_legend(axes, entries, 2 if max(width_of(name) for name, _ in entries) < WIDEST_VERDICT else 1)
 
 
 def _draw_legend(axes: "Axes", entries: list[tuple[str, Any]], n_columns: int) -> None:
@@ -343,7 +321,7 @@ def _title(method: str, titles: list[str]) -> str:
 
 def _description(rows: _Rows) -> str:
     counts = np.bincount(rows.sets, minlength=len(rows.set_names))
-    names = [name.strip().replace(r"\$", "$") for name in rows.set_names]
+    names = rows.full_set_names
     listed = ", ".join(f"{count:,} of {name}" for name, count in zip(names, counts, strict=True))
     sentences = [f"Each of {len(rows.points):,} rows is a point of the plane, near those like it: {listed}."]
     if rows.classes is not None:
