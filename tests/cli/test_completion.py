@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gem_ood.claims import claims
-from gem_ood.cli.completing import METHODS, METRICS, complete_item, complete_methods
+from gem_ood.cli.completing import METHODS, METRICS, complete_item, complete_methods, complete_metrics
 from gem_ood.comparison.measured import chosen_metrics
 from gem_ood.detectors.cataloguing import entries, methods
 
@@ -37,6 +37,8 @@ def asked(shell: str, line: str) -> str:
         ("gem-ood evaluate --sort ", list(METRICS)),
         ("gem-ood evaluate --metrics fpr,auroc,aupr_i", ["fpr,auroc,aupr_in"]),
         ("gem-ood evaluate --format ", ["text", "markdown", "latex", "csv", "json"]),
+        ("gem-ood verify --item E15", ["E15"]),
+        ("gem-ood verify --item e15", ["e15"]),
         ("gem-ood simulate d", ["distance", "dimension"]),
         ("gem-ood score ", []),
     ],
@@ -73,6 +75,27 @@ def test_the_names_that_are_offered_are_those_of_the_library() -> None:
     assert sorted(complete_methods("")) == sorted([*entries(), "all"])
     assert chosen_metrics(METRICS) == METRICS
     assert sorted(complete_item("")) == sorted(claim.item for claim in claims())
+
+
+def test_what_stands_before_the_comma_is_not_offered_again() -> None:
+    assert complete_methods("gem,gem") == ["gem,gem-unit", "gem,gem-relative", "gem,gem-shrunk"]
+    assert complete_methods("gem-unit,knn,gem-") == ["gem-unit,knn,gem-relative", "gem-unit,knn,gem-shrunk"]
+    assert complete_metrics("fpr,auroc,") == [f"fpr,auroc,{name}" for name in METRICS if name not in ("fpr", "auroc")]
+    assert complete_metrics("fpr") == ["fpr"]  # without a comma it is what is being typed
+
+
+@pytest.mark.parametrize("before", ["gem,", "gem,knn,", ",", "all,"])
+def test_all_methods_are_offered_only_where_nothing_stands_before(before: str) -> None:
+    assert complete_methods(f"{before}al") == []
+    assert not [offered for offered in complete_methods(before) if offered.endswith("all")]
+    assert complete_methods("")[0] == "all"
+
+
+def test_claims_are_offered_in_the_case_that_was_typed() -> None:
+    assert (
+        complete_item("b") == [item.lower() for item in complete_item("B")] == [f"b{place}" for place in range(1, 10)]
+    )
+    assert {item.upper() for item in complete_item("p")} <= {claim.item for claim in claims()}
 
 
 def test_completing_loads_neither_numpy_nor_a_detector() -> None:

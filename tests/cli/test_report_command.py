@@ -82,6 +82,10 @@ def test_pictures_come_from_files(folder: Path) -> None:
         (["--images", "id=pictures.npy"], "--images is for --report"),
         (["--report", "r.html", "--images", "near=pictures.npy"], "--images names 'near', but the sets are id, far"),
         (["--report", "r.html", "--images", "far=pictures.npy"], "has 100 rows but 200 images"),
+        (
+            ["--report", "r.html", "--images", "id=pictures.npy", "--images", "id=pictures.npy"],
+            "--images names 'id' twice; give each set its pictures once",
+        ),
         (["--report", "r.html", "--images", "id=nothing.npy"], "nothing.npy"),
         (["--report", "r.html", "--images", "id=id.npz"], "id.npz"),
     ],

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def interrupted(folder: Path, command: str, number: signal.Signals) -> tuple[int, list[str]]:
-    """Return the exit code, and what was said on stderr after the signal but for what --verbose says."""
+    """Return the exit code, and what was said on stderr after the long work began."""
     arguments, sign = COMMANDS[command]
     process = subprocess.Popen(
         [*PROGRAM, "--verbose", *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -49,15 +50,22 @@ def interrupted(folder: Path, command: str, number: signal.Signals) -> tuple[int
         else:
             raise AssertionError(f"{command} ended before {sign!r}")
         if command == "score":  # the file that stands in for the one to be written
-            while process.poll() is None and not list(folder.glob(".out.*")):
-                pass
+            while process.returncode is None and not list(folder.glob(".out.*")):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=0.01)
         process.send_signal(number)
-        output, error = process.communicate()
+        # From where the lines above were read, since some may wait in its buffer; stdout fits into its pipe.
+        error = process.stderr.read()
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
+        return process.wait(), error.splitlines()
     finally:
         watchdog.cancel()
         process.kill()
-    assert output == ""
-    return process.returncode, error.splitlines()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -107,3 +107,5 @@ def test_long_work_shows_a_bar_with_rate_and_time_left_and_takes_it_back(
 def test_quiet_work_shows_no_bar(folder: Path) -> None:
     code, seen = on_terminal(*LONG_WORK, "-q", folder=folder, program=IMPATIENT)
     assert (code, "\x1b[?25" in seen) == (0, False)  # nothing hides the cursor, as the bar above does
+    assert "rows/s" not in seen
+    assert seen.startswith("2,500,000 rows; no verdicts")  # all of the long work was done

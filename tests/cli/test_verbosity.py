@@ -72,6 +72,32 @@ def test_quiet_drops_notes_of_methods_that_were_left_out(data: Path) -> None:
     assert quiet[1] == ""
 
 
+def test_a_warning_is_said_once_in_a_command_and_again_in_the_next(data: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(1).normal(size=(99, 2)))
+    invoke("fit", tmp_path / "rows.npy", "--out", tmp_path / "gem.safetensors")
+    (tmp_path / "noted.csv").write_text((data / "noted.csv").read_text())
+    once, other = data / "noted.csv", tmp_path / "noted.csv"
+    sets = ("--ood", f"first={once}", "--ood", f"second={once}", "--ood", f"third={other}")
+    for _ in range(2):
+        _, said = invoke("evaluate", tmp_path / "gem.safetensors", "--id", once, *sets, "--no-time")
+        lines = said.splitlines()
+        assert all(line.startswith("gem-ood: warning: ") and "'note'" in line for line in lines)
+        assert [str(path) in line for path, line in zip((once, other), lines, strict=True)] == [True, True]
+
+
+def test_rows_that_both_calibrate_and_evaluate_deserve_a_note(data: Path, tmp_path: Path) -> None:
+    test, copy, link = data / "test.npz", tmp_path / "copy.npz", tmp_path / "link.npz"
+    copy.write_bytes(test.read_bytes())
+    link.symlink_to(test)
+    command = ("evaluate", data / "gem.safetensors", "--id", test, "--ood", data / "noise.npz", "--no-time", "--json")
+    printed, said = invoke(*command, "--calibrate", copy)
+    assert said == ""
+    noted = "gem-ood: note: --calibrate and --id are one file: what is kept of these rows says nothing about new ones\n"
+    for same in (test, data / "." / ".." / data.name / "test.npz", link):
+        assert invoke(*command, "--calibrate", same) == (printed, noted)
+    assert invoke(*command, "--calibrate", test, "-q") == (printed, "")
+
+
 def test_errors_are_not_quiet(data: Path) -> None:
     assert "does not exist" in fail("score", data / "gem.safetensors", "missing.npz", "--quiet")
 

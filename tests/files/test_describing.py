@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,102 @@ def test_missing_values_of_a_table_are_bad_rows_and_rows_without_a_label(tmp_pat
         describe(path)
 
 
+@pytest.mark.parametrize(
+    "name", ["rows.npz", "rows.npy", "rows.safetensors", "rows.parquet", "lists.parquet", "rows.csv"]
+)
+def test_the_first_bad_row_is_counted_from_the_start_of_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    features = np.ones((300, 2))
+    features[[170, 171, 299]] = np.nan
+    info = describe(written(tmp_path / name, features, np.full(300, "x")))
+    assert info.rows is not None
+    assert (info.rows.statistics.n_bad_rows, info.rows.statistics.first_bad_row) == (3, 170)
+
+
+def test_a_list_of_another_length_is_counted_from_the_start_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"features": [[1.0, 2.0]] * 150 + [[1.0, 2.0, 3.0]] + [[1.0, 2.0]] * 9}), path)
+    with pytest.raises(InputError, match="row 150 has 3 numbers but row 0 has 2"):
+        describe(path)
+
+
+MOMENT = datetime(2020, 2, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        ([7, 8, 9], pa.int64()),
+        ([7, 8, 9], pa.uint8()),
+        ([False, True], pa.bool_()),
+        ([0.0, 1.0, 2.0], pa.float32()),
+        (["a", "", "ü"], pa.string()),
+        (["a", "", "ü"], pa.dictionary(pa.int8(), pa.string())),
+        ([b"a", b"b"], pa.dictionary(pa.int8(), pa.binary())),  # Parquet keeps no other kind
+        ([b"a", b"b"], pa.binary()),
+        ([[1], [1, 2], []], pa.list_(pa.int64())),
+        ([{"a": 1}, {"a": 2}], pa.struct({"a": pa.int64()})),
+        ([MOMENT.date(), date(1999, 1, 1)], pa.date32()),
+        ([MOMENT.replace(tzinfo=None, microsecond=place) for place in range(3)], pa.timestamp("ns")),
+        ([MOMENT + timedelta(days=place) for place in range(3)], pa.timestamp("ms", "UTC")),
+        ([timedelta(hours=place) for place in range(3)], pa.duration("ns")),
+    ],
+    ids=str,
+)
+def test_a_class_is_one_class_whether_or_not_its_batch_has_gaps(
+    names: list[Any], kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    path = tmp_path / "rows.parquet"
+    labels = [names[0]] * 10 + [names[place % len(names)] for place in range(190)]
+    gaps = [70, 71, 100]  # all in the second of four batches
+    kept = [None if place in gaps else label for place, label in enumerate(labels)]
+    column = (
+        pa.array(kept, kind.value_type).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(kept, kind)
+    )
+    pq.write_table(pa.table({"a": np.arange(200.0), "label": column}), path)
+    info = describe(path)
+    assert info.rows is not None
+    found = info.rows.statistics
+    sizes = [sum(label is not None and label == name for label in kept) for name in names]
+    assert (found.n_classes, found.n_missing_labels) == (len(names), 3)
+    assert found.smallest_class is not None
+    assert found.largest_class is not None
+    assert (found.smallest_class[1], found.largest_class[1]) == (min(sizes), max(sizes))
+
+
+@pytest.mark.parametrize("gaps", [[], [1], [100, 101]], ids=["no gap", "one gap", "gaps in another batch"])
+def test_labels_that_are_nan_are_missing(gaps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    path = tmp_path / "rows.parquet"
+    labels: list[float | None] = [float(place % 2) for place in range(200)]
+    for place in (0, 2, 199):
+        labels[place] = np.nan
+    for place in gaps:
+        labels[place] = None
+    pq.write_table(pa.table({"a": np.arange(200.0), "label": labels}), path)
+    info = describe(path)
+    assert info.rows is not None
+    assert (info.rows.statistics.n_classes, info.rows.statistics.n_missing_labels) == (2, 3 + len(gaps))
+
+
+@pytest.mark.parametrize(
+    "none", [np.array([np.nan]), np.array(["NaT"], "M8[s]"), np.array([complex(np.nan, 0.0)])], ids=str
+)
+def test_labels_of_an_array_that_are_nan_are_missing(none: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    some = np.array([1, 1, 2]).astype(none.dtype)
+    np.savez(path, features=np.ones((5, 1)), labels=np.concatenate([none, some, none]))
+    info = describe(path)
+    assert info.rows is not None
+    assert (info.rows.statistics.n_classes, info.rows.statistics.n_missing_labels) == (2, 2)
+
+
 def test_lists_that_could_be_the_features_are_candidates(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     columns = {"features": ["x"], "lists": [[1.0]], "texts": [["x"]], "number": [1], "label": [2]}
@@ -132,6 +229,25 @@ def test_labels_without_end_are_not_all_kept(tmp_path: Path, monkeypatch: pytest
     info = describe(path)
     assert info.rows is not None
     assert (info.rows.statistics.n_classes, info.rows.statistics.largest_class) == (None, None)
+    np.savez(path, features=np.zeros((9, 2)), labels=np.arange(9) % 5)  # as many as are counted, and not one more
+    info = describe(path)
+    assert info.rows is not None
+    assert (info.rows.statistics.n_classes, info.rows.statistics.largest_class) == (5, (0, 2))
+
+
+def test_labels_without_end_stay_uncounted_in_later_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_statistics, "MOST_CLASSES", 5)
+    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    path = tmp_path / "rows.npz"
+    labels = np.arange(300.0)
+    labels[64:] = 1.0  # five names or fewer in every batch after the first
+    labels[[3, 290]] = np.nan
+    np.savez(path, features=np.zeros((300, 2)), labels=labels)
+    info = describe(path)
+    assert info.rows is not None
+    found = info.rows.statistics
+    assert (found.n_classes, found.smallest_class, found.largest_class) == (None, None, None)
+    assert (found.n_rows, found.n_missing_labels) == (300, 2)
 
 
 def test_rows_larger_than_memory_allows_are_read_in_little_memory(tmp_path: Path) -> None:
@@ -202,9 +318,33 @@ def test_a_head_is_told_apart(tmp_path: Path) -> None:
     assert set(info.as_dict()) == {"path", "kind", "format", "n_bytes", "arrays", "head"}
 
 
-def test_the_weights_of_a_whole_model_are_no_rows(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    save_file({"conv.weight": np.zeros((4, 3, 3, 3)), "fc.weight": np.zeros((2, 4)), "fc.bias": np.zeros(2)}, path)
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_rows_beside_the_weights_of_a_head_are_rows(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows{suffix}"
+    arrays = {"features": np.ones((5, 9)), "labels": np.arange(5), "fc.weight": np.zeros((4, 9))}
+    save_file(arrays, path) if suffix == ".safetensors" else np.savez(path, **arrays)
+    info = describe(path)
+    assert (info.kind, info.head) == ("rows", None)
+    assert info.rows is not None
+    assert (info.rows.n_rows, info.rows.features, info.rows.labels) == (5, ("features",), "labels")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_that_is_called_a_weight_is_a_feature(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"mice{suffix}"
+    table = pa.table({"mouse.weight": [20.5, 21.0], "weight": [1.0, 2.0], "mouse.length": [9.0, 8.5]})
+    pq.write_table(table, path) if suffix == ".parquet" else table.to_pandas().to_csv(path, index=False)
+    info = describe(path)
+    assert (info.kind, info.remark) == ("rows", None)
+    assert info.rows is not None
+    assert (info.rows.n_rows, info.rows.features) == (2, ("mouse.weight", "weight", "mouse.length"))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_the_weights_of_a_whole_model_are_no_rows(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model{suffix}"
+    arrays = {"conv.weight": np.zeros((4, 3, 3, 3)), "fc.weight": np.zeros((2, 4)), "fc.bias": np.zeros(2)}
+    save_file(arrays, path) if suffix == ".safetensors" else np.savez(path, **arrays)
     info = describe(path)
     assert (info.kind, info.rows, info.head) == ("arrays", None, None)
     assert "look like the weights of a whole model" in str(info.remark)

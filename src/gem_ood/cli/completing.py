@@ -65,13 +65,14 @@ def complete_covariance(incomplete: str) -> list[str]:
 
 
 def complete_item(incomplete: str) -> list[str]:
-    """Return the claims that begin so.
+    """Return the claims that begin so, in the case of the letter that was typed: a shell drops what begins otherwise.
 
-    >>> complete_item("E15")
-    ['E15']
+    >>> complete_item("E15"), complete_item("e15")
+    (['E15'], ['e15'])
     """
     items = [f"{letter}{place}" for letter, count in CLAIMS.items() for place in range(1, count + 1)]
-    return [item for item in items if item.startswith(incomplete.upper())]
+    typed = [item.lower() for item in items] if incomplete[:1].islower() else items
+    return [item for item in typed if item.startswith(incomplete)]
 
 
 def _listed(incomplete: str, names: "tuple[str, ...] | list[str]", *, alone: tuple[str, ...] = ()) -> list[str]:

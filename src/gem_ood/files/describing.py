@@ -161,7 +161,7 @@ def describe(path: str | os.PathLike[str], *, on_rows: Callable[[int], None] | N
     except InputError as error:
         candidates = _candidates(source, suffix, arrays)
         return FileInfo(path=str(source), kind="arrays", remark=str(error), candidates=candidates, **parts)
-    if any(name.endswith(".weight") for name in _chosen(file)[0]) and suffix == ".safetensors":
+    if suffix not in TABLES and any(name.endswith(".weight") for name in _chosen(file)[0]):
         return FileInfo(path=str(source), kind="arrays", remark=WEIGHTS, candidates=(), **parts)
     rows = _rows(file, on_rows)
     if rows.n_rows == 0:  # CSV tells only by now, other files as they are opened

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -92,8 +93,8 @@ class _Folded:
     def _count(self, labels: NDArray[Any]) -> None:
         self._has_labels = True
         if labels.dtype.kind == "O":
-            is_missing = np.array([label is None for label in labels])
-        elif labels.dtype.kind == "f":
+            is_missing = np.array([label is None or (isinstance(label, float) and isnan(label)) for label in labels])
+        elif labels.dtype.kind in "fcmM":  # times that are none count as NaN
             is_missing = np.isnan(labels)
         else:
             is_missing = np.zeros(len(labels), dtype=bool)
@@ -173,9 +174,17 @@ def _numbers(column: Any) -> NDArray[Any]:
 
 
 def _values(column: Any) -> NDArray[Any]:
+    """Return labels so that one value is one name, whether its batch has gaps or not."""
+    import pyarrow as pa
+
     column = getattr(column, "storage", column)
-    if hasattr(column, "dictionary_decode"):
-        column = column.dictionary_decode()
+    if pa.types.is_timestamp(column.type):  # without its zone, whose names not every system has
+        column = column.cast(pa.timestamp(column.type.unit)).cast(pa.string())
+    elif pa.types.is_duration(column.type):
+        column = column.cast(pa.int64())
+    elif pa.types.is_nested(column.type):  # lists and the like cannot be counted, their text can
+        texts = [None if value is None else str(value) for value in column.to_pylist()]
+        column = pa.array(texts, type=pa.string())
     if column.null_count:
         return np.array(column.to_pylist(), dtype=object)
     values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
