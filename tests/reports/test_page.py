@@ -440,6 +440,43 @@ def test_of_many_detectors_the_lead_and_the_best_are_drawn_at_first():
     assert "The 8 best of 30 by mean FPR are drawn at first." in page.one("details", data_menu="detector")["text"]
 
 
+@pytest.mark.parametrize(
+    ("ood", "is_ood", "words"),
+    [
+        (None, False, "✓ kept"),
+        (None, True, "✗ flagged, false alarm"),
+        ("s", True, "✓ flagged"),
+        ("s", False, "✗ kept, missed"),
+        ("s", None, "no threshold"),
+    ],
+)
+def test_a_surprising_row_says_whether_its_verdict_is_right(ood, is_ood, words):
+    report = made_report(["GEM"], ["s"])
+    report["detectors"]["GEM"]["surprises"] = [{"row": 3, "set": ood, "is_ood": is_ood}]
+    cells = [one["text"] for one in Page(render(report)).all("td") if one["inside"][-2:] == ["tbody", "tr"]]
+    assert [text for text in cells if "✓" in text or "✗" in text or text == words] == [words]
+
+
+@pytest.mark.parametrize(("sets", "mean"), [(["a", "b"], "mean "), (["a"], "")])
+def test_the_tiles_hold_the_numbers_of_the_lead_under_their_own_names(sets, mean):
+    report = made_report(["MSP", "GEM"], sets) | {"lead": "GEM", "tpr": 0.9}
+    measured = report["comparison"]["detectors"]["GEM"]
+    page = Page(render(report))
+    tiles = dict(zip((one["text"] for one in page.all("dt")), (one["text"] for one in page.all("dd")), strict=True))
+    assert tiles == {
+        "in-distribution rows": "360",
+        f"{mean}FPR90": f"{100 * measured['mean']['fpr']:.2f} %",
+        f"{mean}AUROC": f"{100 * measured['mean']['auroc']:.2f} %",
+        "in-distribution rows kept": f"{100 * measured['id_kept']:.2f} %",
+    }
+
+
+def test_no_control_is_filled_in_again_by_the_browser(page):
+    controls = page.all("select") + page.all("input")
+    assert len(controls) == 4 + len(NAMES) + 4
+    assert {one["attributes"].get("autocomplete") for one in controls} == {"off"}
+
+
 def test_twelve_detectors_are_all_drawn_at_first():
     page = Page(render(made_report([f"d{place}" for place in range(12)], ["s"])))
     assert all("checked" in one["attributes"] for one in page.all("input"))

@@ -31,7 +31,10 @@ def shown_at_first(report: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def controls(report: Mapping[str, Any]) -> str:
-    """Return the bar of controls; it is of use with a script only."""
+    """Return the bar of controls; it is of use with a script only.
+
+    Browsers fill in earlier choices on Back and reload unless `autocomplete` is off; the script would not know of them.
+    """
     detectors = list(report.get("detectors", {}))
     sets = [one["name"] for one in report.get("sets", ())]
     shown = shown_at_first(report)
@@ -44,7 +47,7 @@ def controls(report: Mapping[str, Any]) -> str:
     if report.get("map"):
         parts.append(_map_colours(report["map"]))
     parts.append(
-        '<label class="control theme">Theme <select id="theme"><option value="auto">Auto</option>'
+        '<label class="control theme">Theme <select id="theme" autocomplete="off"><option value="auto">Auto</option>'
         '<option value="light">Light</option><option value="dark">Dark</option></select></label>'
     )
     return "".join(parts)
@@ -55,13 +58,15 @@ def _focus(detectors: list[str], lead: str | None) -> str:
         f'<option value="{index}"{" selected" if detector == lead else ""}>{escaped(named(detector))}</option>'
         for index, detector in enumerate(detectors)
     )
-    return f'<label class="control focus">Detector in focus <select id="focus-detector">{options}</select></label>'
+    choice = f'<select id="focus-detector" autocomplete="off">{options}</select>'
+    return f'<label class="control focus">Detector in focus {choice}</label>'
 
 
 def _menu(kind: str, title: str, names: list[str], shown: list[bool]) -> str:
     boxes = "".join(
-        f'<label><input type="checkbox" data-toggle="{kind}" data-index="{index}" data-{kind}="{escaped(text)}"'
-        f'{" checked" if is_shown else ""}><span class="swatch"></span>{name(text)}</label>'
+        f'<label><input type="checkbox" autocomplete="off" data-toggle="{kind}" data-index="{index}"'
+        f' data-{kind}="{escaped(text)}"{" checked" if is_shown else ""}>'
+        f'<span class="swatch"></span>{name(text)}</label>'
         for index, (text, is_shown) in enumerate(zip(names, shown, strict=True))
     )
     note = ""
@@ -86,4 +91,4 @@ def _map_colours(drawn: Mapping[str, Any]) -> str:
     # Of very many classes a few colours tell little.
     first = next(way for way in known if way != "class" or len(drawn.get("classes", ())) <= MANY_CLASSES)
     options = "".join(f'<option value="{way}"{" selected" if way == first else ""}>{way}</option>' for way in known)
-    return f'<label class="control">Map colour <select id="map-colour">{options}</select></label>'
+    return f'<label class="control">Map colour <select id="map-colour" autocomplete="off">{options}</select></label>'

@@ -45,6 +45,9 @@ const MARK_PATHS = {
   cross: "M12 1h4v3h3v4h-3v3h-4v-3h-3v-4h3z",
   x: "M10 1l4 3l4-3l1 2l-3 3l3 3l-1 2l-4-3l-4 3l-1-2l3-3l-3-3z",
   star: "M14 0l1.6 4.2h4.4l-3.5 2.8l1.3 4.4l-3.8-2.6l-3.8 2.6l1.3-4.4l-3.5-2.8h4.4z",
+  "triangle-left": "M9 6l9-5v10z",
+  "triangle-right": "M19 6l-9-5v10z",
+  hourglass: "M9 1h10l-10 10h10z",
   hexagon: "M11 1.5h6l3 4.5l-3 4.5h-6l-3-4.5z",
   "star-diamond": "M14 0l2 4l4 2l-4 2l-2 4l-2-4l-4-2l4-2z",
 };

@@ -45,7 +45,10 @@ function layout(extra) {
 // On paper plots are lower, so that two of them go on a page.
 const onPage = (height) => (state.isPrinting ? Math.round(0.75 * height) : height);
 
-const shareAxis = (title, extra = {}) => axis(title, { tickformat: ".0%", range: [-0.01, 1.01], ...extra });
+// As many digits as the ticks need, however far the reader zooms in.
+const SHARE_TICKS = ".10~%";
+
+const shareAxis = (title, extra = {}) => axis(title, { tickformat: SHARE_TICKS, range: [-0.01, 1.01], ...extra });
 
 // What the two curve plots draw: every shown detector on one set, or every shown set for the detector in focus.
 function curveSeries() {
@@ -222,7 +225,7 @@ function diagnosisFigure() {
   const legend = [];
   if (classRange) {
     data.push(band(classRange.expected, classRange.low, classRange.high, palette()[4]));
-    const label = `from the lowest to the highest of ${classRange.n_classes} classes`;
+    const label = `lowest to highest of ${classRange.n_classes} classes`;
     legend.push({ label, colour: palette()[4], fill: true });
   }
   let place = 0;

@@ -5,16 +5,13 @@ function thinned(values, limit = 24) {
   return values.map((_, place) => place).filter((place) => place % step === 0 || place === values.length - 1);
 }
 
-// The value of a curve at its point nearest to a place; curves are thinned to what a drawing needs.
-function nearest(across, up, at) {
-  let best = null;
-  across.forEach((value, place) => {
-    if (best === null || Math.abs(value - at) < Math.abs(across[best] - at)) best = place;
-  });
-  return best === null ? null : up[best];
+// The value of a curve at its first point that keeps a share of the rows; one that keeps fewer would flatter it.
+function keeping(kept, values, share) {
+  const place = kept.findIndex((value) => value >= share);
+  return place < 0 ? null : values[place];
 }
 
-const NEAR = "“Near” is at the nearest point of the curve as it is drawn.";
+const AT_OR_ABOVE = "“At or above” is at the first drawn point of the curve that keeps this share or more.";
 
 function measuredFpr(detector, set) {
   const measured = ((report.comparison || {}).detectors || {})[detector] || {};
@@ -27,10 +24,11 @@ const NUMBERS = {
     const drawn = shownSets().filter((one) => histogram.ood[one.name]);
     const beyond = [null, ...drawn].map((one) => rowsBeyond(histogram, one));
     const inAll = [0, 1].map((side) => beyond.reduce((sum, counts) => sum + counts[side], 0));
+    const bins = binWords(histogram, inAll);
     return {
       titles: ["score", IN_DISTRIBUTION, ...drawn.map((one) => one.name)],
       rows: histogram.id.map((share, place) => [
-        binWords(histogram, place, inAll),
+        bins[place],
         percent(share),
         ...drawn.map((one) => percent(histogram.ood[one.name][place])),
       ]),
@@ -41,22 +39,22 @@ const NUMBERS = {
     const isExact = (share) => share === report.tpr && report.convention === "paper";
     const asked = [...new Set([0.8, 0.9, 0.95, 0.99, report.tpr])].sort((first, second) => first - second);
     const value = (one, share) =>
-      isExact(share) ? measuredFpr(one.detector, one.set) : nearest(one.curve.tpr, one.curve.fpr, share);
+      isExact(share) ? measuredFpr(one.detector, one.set) : keeping(one.curve.tpr, one.curve.fpr, share);
     return {
-      titles: ["curve", ...asked.map((share) => `FPR ${isExact(share) ? "at" : "near"} ${rate(share)} TPR`)],
+      titles: ["curve", ...asked.map((share) => `FPR ${isExact(share) ? "at" : "at or above"} ${rate(share)} TPR`)],
       rows: curveSeries().map((one) => [named(one.name), ...asked.map((share) => percent(value(one, share)))]),
-      note: NEAR,
+      note: AT_OR_ABOVE,
     };
   },
   precision() {
     const asked = [0.5, 0.8, 0.9, 0.95];
     return {
-      titles: ["curve", ...asked.map((share) => `precision near ${rate(share)} recall`)],
+      titles: ["curve", ...asked.map((share) => `precision at or above ${rate(share)} recall`)],
       rows: curveSeries().map((one) => [
         named(one.name),
-        ...asked.map((share) => percent(nearest(one.curve.recall, one.curve.precision, share))),
+        ...asked.map((share) => percent(keeping(one.curve.recall, one.curve.precision, share))),
       ]),
-      note: NEAR,
+      note: AT_OR_ABOVE,
     };
   },
   calibration() {

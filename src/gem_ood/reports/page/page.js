@@ -78,7 +78,7 @@ function showFocus() {
   const { threshold } = state.focus;
   const asked = threshold && `from ${counted(threshold.n_rows, "row")}, asked to keep ${rate(threshold.tpr)}`;
   const words = threshold
-    ? `Threshold ${short(threshold.value)}, ${threshold.method}, ${asked}. ${threshold.guarantee}`
+    ? `Threshold ${thresholdWords()}, ${threshold.method}, ${asked}. ${threshold.guarantee}`
     : NO_THRESHOLD;
   place.replaceChildren(
     element("strong", {}, [element("bdi", { textContent: `${named(state.focus.name)}: ` })]),

@@ -16,7 +16,7 @@ function scoresFigure(width) {
   const marks = threshold === null ? [] : panels.map((panel) => thresholdLine(threshold, panel.suffix));
   const margin = { l: 48, r: 16, t: 34, b: 44 };
   const against = drawn.length ? ` against ${joined(drawn.map((one) => one.name))}` : "";
-  const line = threshold === null ? "without a threshold" : `with its threshold at ${short(threshold)}`;
+  const line = threshold === null ? "without a threshold" : `with its threshold at ${thresholdWords()}`;
   return {
     data: panels.flatMap((panel) => scoreTraces(histogram, panel.one, panel.suffix)),
     height: panels[0].height,
@@ -48,6 +48,14 @@ function thresholdValue() {
   return threshold && isNumber(threshold.value) ? threshold.value : null;
 }
 
+// So many digits that the threshold is not taken for an edge beside it, nor for a whole number: 0.99999994 is not 1.
+function thresholdWords() {
+  const value = thresholdValue();
+  const { edges } = state.focus.histogram || { edges: [] };
+  const beside = [edges.filter((edge) => edge < value).pop(), edges.find((edge) => edge > value)];
+  return short(value, digitsApart([value, value === null ? null : Math.round(value), ...beside]));
+}
+
 // Where each panel stands, as shares of the figure, and how its axes are called.
 function scorePanels(shown, width) {
   const columns = panelColumns(shown.length, width);
@@ -76,12 +84,15 @@ function rowsBeyond(histogram, one) {
   return (one ? (ood || {})[one.name] : id) || [0, 0];
 }
 
-// The scores of a bar, in words: its end bars hold the rows beyond the axis too.
-function binWords({ edges }, place, [below, above]) {
-  const isFirst = place === 0 && below > 0;
-  const isLast = place === edges.length - 2 && above > 0;
-  if (isFirst) return `below ${short(edges[1])}`;
-  return isLast ? `above ${short(edges[place])}` : `${short(edges[place])} to ${short(edges[place + 1])}`;
+// The scores of each bar, in words: its end bars hold the rows beyond the axis too.
+function binWords({ edges }, [below, above]) {
+  const digits = digitsApart(edges);
+  const written = edges.map((edge) => short(edge, digits));
+  return written.slice(1).map((end, place) => {
+    if (place === 0 && below > 0) return `below ${end}`;
+    const isLast = place === edges.length - 2 && above > 0;
+    return isLast ? `above ${written[place]}` : `${written[place]} to ${end}`;
+  });
 }
 
 // What a panel cannot show as a bar: the rows beyond its ends, and bars that are higher than it.
@@ -119,11 +130,13 @@ function cutNotes(histogram, { one, suffix }, highest) {
 function scoreAxes(histogram, panels, drawn) {
   const range = scoreRange(histogram.edges, thresholdValue());
   const highest = highestBar(histogram, drawn);
+  const hoverformat = `.${digitsApart(histogram.edges)}~g`;
   const axes = {};
   for (const { suffix, isLowest, across, up } of panels) {
     const [xMatch, yMatch] = suffix ? [{ matches: "x" }, { matches: "y" }] : [{}, {}];
-    const below = { domain: across, anchor: `y${suffix}`, range, showticklabels: isLowest, hoverformat: ".4~g" };
-    const beside = { domain: up, anchor: `x${suffix}`, range: [0, HEADROOM * highest], tickformat: ".0~%", nticks: 4 };
+    const below = { domain: across, anchor: `y${suffix}`, range, showticklabels: isLowest, hoverformat };
+    const reach = { range: [0, HEADROOM * highest], tickformat: SHARE_TICKS, nticks: 4 };
+    const beside = { domain: up, anchor: `x${suffix}`, ...reach };
     axes[`xaxis${suffix}`] = axis(isLowest ? "score" : "", { ...below, ...xMatch });
     axes[`yaxis${suffix}`] = axis("", { ...beside, ...yMatch });
   }
@@ -185,19 +198,21 @@ function scoreTraces(histogram, one, suffix) {
   const { edges } = histogram;
   const centres = edges.slice(1).map((edge, place) => (edge + edges[place]) / 2);
   const widths = edges.slice(1).map((edge, place) => edge - edges[place]);
-  const bars = (shares, name, colour, beyond) => ({
-    type: "bar",
-    x: centres,
-    y: shares,
-    width: widths,
-    xaxis: `x${suffix}`,
-    yaxis: `y${suffix}`,
-    marker: { color: colour, line: { width: 0 } },
-    hovertemplate: shares.map(
-      (share, place) =>
-        `${hoverText(name)}<br>${binWords(histogram, place, beyond)}: ${percent(share)}<extra></extra>`,
-    ),
-  });
+  const bars = (shares, name, colour, beyond) => {
+    const bins = binWords(histogram, beyond);
+    return {
+      type: "bar",
+      x: centres,
+      y: shares,
+      width: widths,
+      xaxis: `x${suffix}`,
+      yaxis: `y${suffix}`,
+      marker: { color: colour, line: { width: 0 } },
+      hovertemplate: shares.map(
+        (share, place) => `${hoverText(name)}<br>${bins[place]}: ${percent(share)}<extra></extra>`,
+      ),
+    };
+  };
   const traces = [bars(histogram.id, IN_DISTRIBUTION, faded(inColour(), 0.45), rowsBeyond(histogram, null))];
   const shares = one && histogram.ood[one.name];
   if (!shares) return traces;

@@ -142,7 +142,7 @@ def _curves(report: Mapping[str, Any]) -> str:
         for place, one in enumerate(report["sets"])
     )
     return (
-        '<p class="choice"><label for="curve-set">Draw</label> <select id="curve-set">'
+        '<p class="choice"><label for="curve-set">Draw</label> <select id="curve-set" autocomplete="off">'
         f'{options}<option value="every">all sets, detector in focus</option></select></p>'
         '<div class="pair">'
         + _figure("roc", "ROC: the further into the upper left, the better. In-distribution is positive. ")

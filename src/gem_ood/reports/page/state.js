@@ -20,7 +20,20 @@ const MORE_COLOURS = {
   dark: ["#d8b365", "#c2a5cf", "#b8c94a", "#f4777f", "#80cdc1"],
 };
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
-const OOD_SYMBOLS = ["diamond", "square", "triangle-up", "cross", "x", "star", "triangle-down", "hexagon"];
+// Eleven: together with the six colours of the sets no two of the first 66 sets look alike.
+const OOD_SYMBOLS = [
+  "diamond",
+  "square",
+  "triangle-up",
+  "cross",
+  "x",
+  "star",
+  "triangle-down",
+  "hexagon",
+  "triangle-left",
+  "triangle-right",
+  "hourglass",
+];
 const IN_SYMBOL = "circle";
 const CLASSES_COLOURED = 11;
 const IN_DISTRIBUTION = "in-distribution";
@@ -49,10 +62,12 @@ const isDark = () => root.dataset.theme === "dark";
 const ink = () => INKS[isDark() ? "dark" : "light"];
 const palette = () => PALETTES[isDark() ? "dark" : "light"];
 const detectorColour = (one) => palette()[one.index % palette().length];
+// Seven colours and six dashes come together again after 42 detectors only.
 const detectorDash = (one) => DASHES[one.index % DASHES.length];
 // The first colour is the in-distribution rows' own.
 const setColour = (one) => palette()[1 + (one.index % (palette().length - 1))];
-const setDash = (one) => DASHES[one.index % DASHES.length];
+// Six colours too: each round of them takes the next dash, or the seventh set would look like the first.
+const setDash = (one) => DASHES[(one.index + Math.floor(one.index / (palette().length - 1))) % DASHES.length];
 const setSymbol = (one) => OOD_SYMBOLS[one.index % OOD_SYMBOLS.length];
 const classColour = (place) => [...palette(), ...MORE_COLOURS[isDark() ? "dark" : "light"]][place];
 const inColour = () => palette()[0];
@@ -95,6 +110,15 @@ const short = (value, digits = 4) =>
   isNumber(value)
     ? Number(value.toPrecision(digits)).toLocaleString("en-US", { maximumSignificantDigits: digits })
     : "–";
+// The fewest digits that write different values differently, as many as a number has at most.
+function digitsApart(values) {
+  const different = [...new Set(values.filter(isNumber))];
+  const isApart = (digits) => new Set(different.map((value) => short(value, digits))).size === different.length;
+  let digits = 4;
+  while (digits < 17 && !isApart(digits)) digits += 1;
+  return digits;
+}
+
 const whole = (value) => Number(value).toLocaleString("en-US");
 const counted = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 const joined = (names) => names.map((name) => cut(name, 60)).join(", ");
