@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import save as save_tensors
 
 from gem_ood import GEM, load, storage
-from gem_ood.errors import FileFormatError
+from gem_ood.errors import FileFormatError, InputError
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("format-*/*.safetensors"))
 
@@ -181,3 +181,13 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path):
         assert link.is_symlink()
         assert (tmp_path / "store" / "one.txt").read_text() == text
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["latest.txt", "one.txt", "store"]
+
+
+def test_a_place_is_probed_where_a_link_leads(tmp_path):
+    link = tmp_path / "r.html"
+    link.symlink_to(tmp_path / "nowhere" / "r.html")
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        storage.refuse_unwritable_place(link)
+    (tmp_path / "nowhere").mkdir()
+    storage.refuse_unwritable_place(link)
+    assert list((tmp_path / "nowhere").iterdir()) == []

@@ -31,7 +31,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     The bytes are flushed to disk before the rename, so the name never stands for half a file. A link is followed: what
     it points to is replaced, not the link.
     """
-    target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+    target = _followed(path)
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; pass the path of a file in it")
     if not target.parent.is_dir():
@@ -47,6 +47,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def _followed(path: str | os.PathLike[str]) -> Path:
+    """Return the file that a path stands for: what a link points to, or itself."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+
 @contextmanager
 def naming(target: Path) -> Iterator[None]:
     """Raise an error about the file that was to be written, not about the one that stands in for it until then."""
@@ -58,15 +63,16 @@ def naming(target: Path) -> Iterator[None]:
         ) from error
 
 
-def refuse_unwritable_place(target: Path) -> None:
+def refuse_unwritable_place(path: Path) -> None:
     """Raise now rather than after long work if no file can be written there; permissions do not tell everything."""
+    target = _followed(path)
     if target.is_dir():
-        raise InputError(f"{target} is a directory; name a file inside it")
+        raise InputError(f"{path} is a directory; name a file inside it")
     if not target.parent.is_dir():
         raise InputError(f"the directory {target.parent} does not exist; create it first")
     # As long as the name under which the file is written before it takes its own.
     probe = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
-    with naming(target):
+    with naming(path):
         try:
             probe.touch(exist_ok=False)
         finally:

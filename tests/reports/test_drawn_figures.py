@@ -191,8 +191,11 @@ def test_the_numbers_behind_the_curves_are_read_where_the_share_is_kept(visit: V
         return next(one for at, one in zip(curve[kept], curve[value], strict=True) if at >= share)
 
     titles, *rows = visit.numbers("roc")
-    words = ("at or above 80 %", "at or above 90 %", "at 95 %", "at or above 99 %")
-    assert titles == ["curve", *(f"FPR {word} TPR" for word in words)]
+    # Where the comparison's own number stands, the share kept is the nearest possible: its title names no share.
+    measured = visit.page.text_content("#comparison-table th[data-sort=fpr]").split()[0]
+    words = (f"FPR at or above {share} % TPR" for share in (80, 90, 99))
+    assert titles == ["curve", next(words), next(words), measured, next(words)]
+    assert measured == "FPR95"
     exact = {one["name"]: one["fpr_by_set"][first] for one in demo[1]["detectors"]}
     assert [row[0] for row in rows] == list(exact)
     for name, *cells in rows:
@@ -200,7 +203,9 @@ def test_the_numbers_behind_the_curves_are_read_where_the_share_is_kept(visit: V
         shares = [at_or_above(curve, "tpr", "fpr", share) for share in (0.8, 0.9, 0.99)]
         shares.insert(2, exact[name])
         assert [number(cell) for cell in cells] == [as_percent(share) for share in shares]
-    assert "first drawn point" in visit.page.text_content("[data-numbers=roc] caption")
+    note = visit.page.text_content("[data-numbers=roc] caption")
+    assert note.startswith("FPR95 is the comparison’s own. ")
+    assert "first drawn point" in note
 
     titles, *rows = visit.numbers("precision")
     assert titles == ["curve", *(f"precision at or above {asked} % recall" for asked in (50, 80, 90, 95))]

@@ -3,6 +3,7 @@
 Screenshots are kept in `build/screenshots`.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,39 @@ def test_it_prints_in_light_colours_with_every_section(visit: Visit) -> None:
     assert visit.faults == []
 
 
+def widths(visit: Visit) -> dict[str, tuple[float, float]]:
+    """Return for each plot its width and that of its place."""
+    found = visit.page.evaluate(
+        """async () => {
+          await window.gemOodReport.drawAll();
+          return [...document.querySelectorAll("[data-plot]")].map((plot) =>
+            [plot.dataset.plot, [plot._fullLayout.width, plot.clientWidth]]);
+        }"""
+    )
+    return {key: tuple(pair) for key, pair in found}
+
+
+@pytest.mark.parametrize("way", ["media", "events", "pdf"])
+def test_after_printing_every_plot_has_the_width_of_the_screen_again(visit: Visit, way: str) -> None:
+    before = widths(visit)
+    if way == "pdf":
+        visit.page.pdf(format="A4")
+    else:
+        for is_printing in (True, False):
+            if way == "media":
+                visit.page.emulate_media(media="print" if is_printing else "screen")
+            else:
+                visit.page.evaluate(f"dispatchEvent(new Event('{'before' if is_printing else 'after'}print'))")
+            if is_printing:
+                on_paper = widths(visit)
+                assert all(drawn == place < before[key][0] for key, (drawn, place) in on_paper.items())
+    after = widths(visit)
+    assert len(after) >= 5
+    assert all(drawn == pytest.approx(place, abs=1.0) for drawn, place in after.values()), after
+    assert after == before
+    assert visit.faults == []
+
+
 def test_rows_beyond_the_axis_are_said_to_be_and_leave_the_others_their_bars(browser: Any, tmp_path: Path) -> None:
     import numpy as np
 
@@ -245,3 +279,67 @@ def test_names_that_are_html_stay_text(browser: Any, tmp_path: Path) -> None:
     assert visit.page.locator("svg b, svg image[href=x]").count() == 0
     assert visit.faults == []
     visit.page.close()
+
+
+LONG_SET = "photographs_of_an_afternoon_at_the_harbour_in_the_rain_without_any_ships_and_with_few_people_" * 2
+
+
+@pytest.fixture(scope="module")
+def single(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+    """Return the page of one in-distribution row, with names that hold commas or are long."""
+    import numpy as np
+
+    from gem_ood import GEM
+    from gem_ood.reports import write
+
+    rows = np.random.default_rng(0).normal(size=(600, 3))
+    gem = GEM().fit(rows[:300]).calibrate(rows[300:599])
+    sets = {"near, but outside": rows[:20] + 1.0, LONG_SET: rows[:20] + 3.0}
+    path = tmp_path_factory.mktemp("single") / "report.html"
+    write(path, {"GEM, unit length": gem, "GEM": gem}, id=rows[599:], ood=sets, map=None)
+    one = Visit(browser, path, viewport={"width": 1280, "height": 900})
+    yield one
+    one.page.close()
+
+
+def test_the_quantiles_of_a_single_row_can_be_seen(single: Visit) -> None:
+    (curve,) = single.data()["diagnosis"]["curves"]
+    assert len(curve["found"]) == 1
+    assert single.page.locator("#plot-diagnosis .scatterlayer .point").count() == 1
+    (band, drawn), _ = single.drawn("diagnosis")
+    assert (drawn["x"], drawn["y"]) == (curve["expected"], curve["found"])
+    assert band["line"]["width"] > 0
+    single.page.locator("#diagnosis").screenshot(path=SCREENSHOTS / "report-single-row.png")
+    assert single.faults == []
+
+
+def test_the_quantiles_of_many_rows_are_lines_alone(visit: Visit) -> None:
+    curves = visit.data()["diagnosis"]["curves"]
+    marks = visit.page.locator("#plot-diagnosis .scatterlayer .point").count()
+    assert marks == sum(len(one["found"]) for one in curves if len(one["found"]) < 20)
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_long_name_leaves_a_short_source_on_one_line(single: Visit, width: int) -> None:
+    single.page.set_viewport_size({"width": width, "height": 900})
+    lines = single.page.eval_on_selector_all(
+        "#run .run-tables > :first-child tbody td:nth-child(2)",
+        """cells => cells.map((cell) => {
+          const range = document.createRange();
+          range.selectNodeContents(cell);
+          return [cell.textContent, new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size];
+        })""",
+    )
+    box = single.page.eval_on_selector("#run .table-box", "box => [box.scrollWidth, box.clientWidth]")
+    single.page.locator("#run").screenshot(path=SCREENSHOTS / f"report-run-{width}.png")
+    assert len(lines) >= 3
+    assert set(map(tuple, lines)) == {("ndarray", 1)}
+    assert box[0] == box[1]
+
+
+def test_names_that_hold_commas_are_told_apart_by_who_hears_them(single: Visit) -> None:
+    names = ("near, but outside", f"{LONG_SET[:59]}…")
+    roc = single.page.get_attribute("#plot-roc", "aria-label")
+    assert roc.endswith(": GEM, unit length; GEM.")
+    scores = single.page.get_attribute("#plot-scores", "aria-label")
+    assert f" against {names[0]}; {names[1]}. Dashed: its threshold at " in scores

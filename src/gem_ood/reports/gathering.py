@@ -145,14 +145,13 @@ def gather(
     if map is not None:
         step(MAPPING)
         drawn = _map(named, lead, scored, watch, method=map, seed=random_state)
-    thresholds = {name: part.threshold for name, part in parts.items()}
     remarks = [*_remarks(watch, diagnosis), *notes]
     gaussian = None if diagnosis is None else diagnosis.diagnosis
     return Report(
         title=str(title),
         headline=headline(comparison, lead, parts[lead].kept),
-        findings=tuple(findings(comparison, lead, thresholds[lead], parts[lead].kept, gaussian)),
-        caveats=tuple(caveats(comparison, thresholds, remarks)),
+        findings=tuple(findings(comparison, lead, parts[lead].threshold, parts[lead].kept, gaussian)),
+        caveats=tuple(caveats(comparison, lead, {name: part.kept for name, part in parts.items()}, remarks)),
         lead=lead,
         comparison=comparison,
         detectors=parts,
@@ -304,7 +303,7 @@ def _map(
 def _about_sample(n_inside: int, n_outside: int, scored: ScoredSets) -> str:
     n_others = sum(scored.n_ood.values())
     if n_inside + n_outside == scored.n_id + n_others:
-        return f"All {n_inside + n_outside:,} rows are drawn."
+        return f"All {n_inside + n_outside:,} rows are drawn." if n_inside + n_outside > 1 else "The only row is drawn."
     others = f" and {n_outside:,} of {n_others:,} others" if n_others else ""
     return f"A random sample is drawn: {n_inside:,} of {scored.n_id:,} in-distribution rows{others}."
 

@@ -1,6 +1,7 @@
 """Watching: what a report keeps of the rows as they are scored, so that every file is read once."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,8 @@ class RowWatch:
 
     def surprises(self, name: str) -> tuple[Surprise, ...]:
         """Return the rows that one detector judges most against what they are."""
-        return surprising_rows(self._detectors[name], self._inside[name], self._outside[name], self._n_surprises)
+        found = surprising_rows(self._detectors[name], self._inside[name], self._outside[name], self._n_surprises)
+        return tuple(replace(one, label=None) for one in found) if self.has_lost_labels else found
 
 
 def _gaussian_among(detectors: Mapping[str, Detector]) -> tuple[str, GaussianDetector] | None:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gem_ood.comparison import Comparison
+from gem_ood.comparison import Comparison, DetectorComparison
 from gem_ood.thresholds import Threshold
 
 if TYPE_CHECKING:
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["caveats", "findings", "headline"]
 
-#: How well sets are told apart, by the mean share of out-of-distribution rows that is let through.
-GRADES = ((0.05, "almost completely"), (0.20, "well"), (0.50, "in part"), (0.80, "poorly"), (1.01, "hardly at all"))
+#: How well sets are told apart, by the mean AUROC from which on it is called so: neither a threshold nor a convention
+#: moves it.
+GRADES = ((0.99, "almost completely"), (0.95, "well"), (0.85, "in part"), (0.70, "poorly"), (0.0, "hardly at all"))
 
 #: A kept share this unlikely is not put down to chance: one report in a thousand would be wrong.
 SURE_CHANCE = 0.001
@@ -32,28 +33,34 @@ TRUST_WORDS = {
 
 
 def headline(comparison: Comparison, lead: str, kept: "KeptShares | None") -> str:
-    """Return the verdict in one or two sentences, about the detector that is shown first.
-
-    How well it tells sets apart is judged at a threshold that keeps the share asked for of these very rows: its own
-    threshold may keep few of them and would flag everything then.
-    """
+    """Return the verdict in one or two sentences, about the detector that is shown first."""
     one = comparison.detectors[lead]
     if not comparison.n_ood:
         return _headline_without_sets(comparison, lead, kept)
-    missed = {ood: one.value("fpr", ood) for ood in comparison.n_ood}
-    verdict = f"{lead} tells {_sets(missed)} from in-distribution rows {_grade(missed)}"
-    at_tpr = f"at a threshold that keeps {asked(comparison.tpr)} of these, it lets through {_spread(missed)}"
+    verdict = f"{lead} tells {_sets(comparison)} from in-distribution rows {_grade(comparison, one)}"
+    if kept is not None and kept.own_chance < SURE_CHANCE:
+        return f"{_misfit(comparison, lead, kept)}. Beside that, {verdict}."
     if kept is None or one.flagged is None:
-        return f"{verdict}: {at_tpr}."
-    if kept.own_chance < SURE_CHANCE:
-        return (
-            f"The threshold of {lead} does not fit these rows: asked to keep {asked(kept.own_asked)}, it keeps "
-            f"{percent(kept.own_realised)} of {_rows(comparison.n_id)}. Beside that, {verdict}: {at_tpr}."
-        )
-    keeps = f"keeps {percent(kept.own_realised)} of {_rows(comparison.n_id)} and flags {_spread(one.flagged)}"
-    if kept.own_asked != comparison.tpr:
-        return f"{verdict}: {at_tpr}. Its own threshold, asked to keep {asked(kept.own_asked)}, {keeps}."
-    return f"{verdict}: it {keeps}."
+        return f"{verdict}: {_at_rate(comparison, one)}."
+    return (
+        f"{verdict}: asked to keep {asked(kept.own_asked)}, its threshold keeps {percent(kept.own_realised)} of "
+        f"{_rows(comparison.n_id)} and flags {_spread(one.flagged, 'the others')}."
+    )
+
+
+def _at_rate(comparison: Comparison, one: DetectorComparison) -> str:
+    """Return what passes, or is flagged in vain, at the threshold where the false positive rate is read."""
+    rates = {ood: one.value("fpr", ood) for ood in comparison.n_ood}
+    if comparison.convention == "openood":
+        return f"where about {asked(comparison.tpr)} of the others are flagged, so are {_spread(rates, 'these')}"
+    return f"where about {asked(comparison.tpr)} of these are kept, so are {_spread(rates, 'the others')}"
+
+
+def _misfit(comparison: Comparison, name: str, kept: "KeptShares") -> str:
+    return (
+        f"The threshold of {name} does not fit these rows: asked to keep {asked(kept.own_asked)}, it keeps "
+        f"{percent(kept.own_realised)} of {_rows(comparison.n_id)}"
+    )
 
 
 def _headline_without_sets(comparison: Comparison, lead: str, kept: "KeptShares | None") -> str:
@@ -61,10 +68,7 @@ def _headline_without_sets(comparison: Comparison, lead: str, kept: "KeptShares 
     if kept is None:
         return f"{_rows(comparison.n_id, 'was', 'were')} scored. {lead} has no threshold yet, and {unknown}."
     if kept.own_chance < SURE_CHANCE:
-        return (
-            f"The threshold of {lead} does not fit these rows: asked to keep {asked(kept.own_asked)}, it keeps "
-            f"{percent(kept.own_realised)} of {_rows(comparison.n_id)}; {unknown}."
-        )
+        return f"{_misfit(comparison, lead, kept)}; {unknown}."
     return f"{lead} keeps {percent(kept.own_realised)} of {_rows(comparison.n_id)}; {unknown}."
 
 
@@ -116,10 +120,7 @@ def _about_better(comparison: Comparison, lead: str) -> list[str]:
     if not comparison.n_ood or lead in (best, *comparison.best("fpr")):
         return []
     theirs, own = (percent(comparison.detectors[name].mean("fpr")) for name in (best, lead))
-    return [
-        f"{best} is better but has no threshold yet: where exactly {asked(comparison.tpr)} of in-distribution rows are "
-        f"kept, it lets through {theirs} of the others where {lead} lets through {own}."
-    ]
+    return [f"{best} is better but has no threshold yet: its mean FPR is {theirs}, that of {lead} {own}."]
 
 
 def _about_sets(comparison: Comparison, lead: str) -> list[str]:
@@ -129,33 +130,47 @@ def _about_sets(comparison: Comparison, lead: str) -> list[str]:
     weakest = max(comparison.n_ood, key=lambda ood: one.value("fpr", ood))
     winners = comparison.best("fpr", weakest)
     if winners and lead not in winners:
-        missed, best = (percent(comparison.detectors[name].value("fpr", weakest)) for name in (lead, winners[0]))
+        rates = (percent(comparison.detectors[name].value("fpr", weakest)) for name in (lead, winners[0]))
+        own, best = rates
         found.append(
-            f"{lead} is weakest on {weakest}: where exactly {asked(comparison.tpr)} of in-distribution rows are kept, "
-            f"{missed} of these pass. {_listed(winners)} {'is' if len(winners) == 1 else 'are'} the best there, with "
-            f"{best}."
+            f"{lead} is weakest on {weakest}, with an FPR of {own}. {_listed(winners)} "
+            f"{'is' if len(winners) == 1 else 'are'} the best there, with {best}."
         )
     if not set.intersection(*(set(comparison.best("fpr", ood)) for ood in comparison.n_ood)):
         found.append("No detector is the best on every set: choose by the sets that are most like what you expect.")
     return found
 
 
-def caveats(comparison: Comparison, thresholds: Mapping[str, Threshold | None], notes: Iterable[str] = ()) -> list[str]:
-    """Return what the report cannot tell, a sentence each."""
+def caveats(
+    comparison: Comparison, lead: str, kept: "Mapping[str, KeptShares | None]", notes: Iterable[str] = ()
+) -> list[str]:
+    """Return what the report cannot tell, a sentence each; `kept` has None for a detector without a threshold."""
     found = []
     if not comparison.n_ood:
-        found.append("No out-of-distribution set was given: error rates, curves and the comparison need one.")
-    without = [name for name, threshold in thresholds.items() if threshold is None]
+        found.append(
+            "No out-of-distribution set was given: false positive rates, curves and the ranking need at least one."
+        )
+    without = [name for name, shares in kept.items() if shares is None]
     remedy = "calibrate on held-out in-distribution rows for verdicts with a guarantee."
-    if len(without) == len(thresholds):
+    if len(without) == len(kept):
         found.append(f"No detector has a threshold: {remedy}")
     elif without:
         found.append(f"{_listed(without)} {'has' if len(without) == 1 else 'have'} no threshold: {remedy}")
+    for name, shares in kept.items():
+        # The headline tells of the lead. Many detectors are many chances to be unlucky.
+        if shares is not None and name != lead and shares.own_chance < SURE_CHANCE / len(kept):
+            found.append(f"{_misfit(comparison, name, shares)}.")
     sizes = {"the in-distribution set": comparison.n_id} | dict(comparison.n_ood)
     few = [f"{name} ({n_rows:,})" for name, n_rows in sizes.items() if n_rows < FEW_ROWS]
     if few:
         found.append(f"Few rows: {_listed(few)}. Rates measured on so few can be off by 10 points and more.")
-    return [*found, *notes]
+    return [*found, *map(_sentence, notes)]
+
+
+def _sentence(note: str) -> str:
+    """Return a remark that begins and ends as a sentence does."""
+    text = note.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
 
 
 def percent(share: float) -> str:
@@ -176,23 +191,23 @@ def asked(share: float) -> str:
     return f"{100.0 * share:g} %"
 
 
-def _grade(missed: Mapping[str, float]) -> str:
-    mean = statistics.fmean(missed.values())
-    return next(word for limit, word in GRADES if mean <= limit)
+def _grade(comparison: Comparison, one: DetectorComparison) -> str:
+    area = one.mean("auroc")
+    word = next(word for limit, word in GRADES if area >= limit)
+    return f"{word} ({'AUROC' if len(comparison.n_ood) == 1 else 'mean AUROC'} {percent(area)})"
 
 
-def _sets(shares: Mapping[str, float]) -> str:
-    return next(iter(shares)) if len(shares) == 1 else f"{len(shares)} out-of-distribution sets"
+def _sets(comparison: Comparison) -> str:
+    n_sets = len(comparison.n_ood)
+    return next(iter(comparison.n_ood)) if n_sets == 1 else f"{n_sets} out-of-distribution sets"
 
 
-def _spread(shares: Mapping[str, float]) -> str:
-    if len(shares) == 1:
-        return f"{percent(next(iter(shares.values())))} of the others"
+def _spread(shares: Mapping[str, float], whom: str) -> str:
     low, high = (choose(shares, key=lambda ood: shares[ood]) for choose in (min, max))
     if percent(shares[low]) == percent(shares[high]):
-        return f"{percent(shares[low])} of the others on each set"
+        return f"{percent(shares[low])} of {whom}"
     mean = percent(statistics.fmean(shares.values()))
-    return f"{mean} of the others on average, from {percent(shares[low])} ({low}) to {percent(shares[high])} ({high})"
+    return f"{mean} of {whom} on average, from {percent(shares[low])} ({low}) to {percent(shares[high])} ({high})"
 
 
 def _listed(names: Sequence[str], n_shown: int = 5) -> str:

@@ -94,6 +94,12 @@ function fillLegend(key, entries) {
   );
 }
 
+// A plot that was drawn once keeps its width, on the screen the paper's too, until it is told to look again.
+function fitted(place) {
+  const isFitting = !place._fullLayout || !place.clientWidth || place._fullLayout.width === place.clientWidth;
+  return state.isPrinting || isFitting ? place : Plotly.Plots.resize(place);
+}
+
 const figureOf = (key, width) => FIGURES[key](width);
 
 function draw(plot) {
@@ -112,7 +118,7 @@ function draw(plot) {
     place.style.height = `${figure.height}px`;
     figure.layout.uirevision = `${state.focus.name} ${state.curveSet}`;
     if (state.isPrinting) Object.assign(figure.layout, { width, autosize: false });
-    plot.drawing = Plotly.react(place, figure.data, figure.layout, CONFIG);
+    plot.drawing = Plotly.react(place, figure.data, figure.layout, CONFIG).then(() => fitted(place));
   }
   place.setAttribute("aria-label", figure.missing || figure.label);
   document.getElementById(`words-${key}`).textContent = figure.words || "";

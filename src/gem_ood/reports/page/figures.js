@@ -45,6 +45,9 @@ function layout(extra) {
 // On paper plots are lower, so that two of them go on a page.
 const onPage = (height) => (state.isPrinting ? Math.round(0.75 * height) : height);
 
+// Curves of fewer points than these show them.
+const FEW_POINTS = 20;
+
 // As many digits as the ticks need, however far the reader zooms in.
 const SHARE_TICKS = ".10~%";
 
@@ -143,7 +146,8 @@ function band(across, low, high, colour = inColour()) {
     y: [...low, ...[...high].reverse()],
     fill: "toself",
     fillcolor: faded(colour, 0.16),
-    line: { width: 0 },
+    // Over one place a band has no breadth of its own.
+    line: across.length === 1 ? { width: 10, color: faded(colour, 0.3) } : { width: 0 },
     hoverinfo: "skip",
   };
 }
@@ -218,6 +222,9 @@ function ownWords({ asked, realised, low, high }) {
 // The line of all rows has the text's colour to itself.
 const curveColour = (place) => [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11].map(classColour)[place % 11];
 
+// So few points are seen as points too: a line through one of them is nothing.
+const modeOf = (values) => (values.length < FEW_POINTS ? "lines+markers" : "lines");
+
 function diagnosisFigure() {
   const { curves, band: range, class_band: classRange, detector } = report.diagnosis;
   const many = curves.filter((one) => one.name !== null).length > CLASSES_COLOURED + 1;
@@ -237,10 +244,11 @@ function diagnosisFigure() {
     const name = isAll ? "all rows" : one.name;
     data.push({
       type: "scatter",
-      mode: "lines",
+      mode: modeOf(one.expected),
       x: one.expected,
       y: one.found,
       line: { color: colour, dash, width: isAll ? 3 : 1.4 },
+      marker: { color: colour, size: isAll ? 8 : 6 },
       hovertemplate: `${hoverText(name)}<br>expected %{x:.4~g}<br>found %{y:.4~g}<extra></extra>`,
     });
     if (isAll || !many) legend.push({ label: name, colour, dash });

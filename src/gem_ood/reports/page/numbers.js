@@ -13,6 +13,9 @@ function keeping(kept, values, share) {
 
 const AT_OR_ABOVE = "“At or above” is at the first drawn point of the curve that keeps this share or more.";
 
+// As the table of detectors calls it: of tied or few rows the share that is kept need not be the one asked for.
+const MEASURED_FPR = `FPR${Number((100 * report.tpr).toPrecision(6))}`;
+
 function measuredFpr(detector, set) {
   const measured = ((report.comparison || {}).detectors || {})[detector] || {};
   return ((measured.evaluations || {})[set] || {}).fpr;
@@ -41,9 +44,9 @@ const NUMBERS = {
     const value = (one, share) =>
       isExact(share) ? measuredFpr(one.detector, one.set) : keeping(one.curve.tpr, one.curve.fpr, share);
     return {
-      titles: ["curve", ...asked.map((share) => `FPR ${isExact(share) ? "at" : "at or above"} ${rate(share)} TPR`)],
+      titles: ["curve", ...asked.map((share) => (isExact(share) ? MEASURED_FPR : `FPR at or above ${rate(share)} TPR`))],
       rows: curveSeries().map((one) => [named(one.name), ...asked.map((share) => percent(value(one, share)))]),
-      note: AT_OR_ABOVE,
+      note: asked.some(isExact) ? `${MEASURED_FPR} is the comparison’s own. ${AT_OR_ABOVE}` : AT_OR_ABOVE,
     };
   },
   precision() {

@@ -16,7 +16,7 @@ function scoresFigure(width) {
   const marks = threshold === null ? [] : panels.map((panel) => thresholdLine(threshold, panel.suffix));
   const margin = { l: 48, r: 16, t: 34, b: 44 };
   const against = drawn.length ? ` against ${joined(drawn.map((one) => one.name))}` : "";
-  const line = threshold === null ? "without a threshold" : `with its threshold at ${thresholdWords()}`;
+  const line = threshold === null ? "It has no threshold." : `Dashed: its threshold at ${thresholdWords()}.`;
   return {
     data: panels.flatMap((panel) => scoreTraces(histogram, panel.one, panel.suffix)),
     height: panels[0].height,
@@ -33,7 +33,7 @@ function scoresFigure(width) {
       hovermode: "x",
       margin,
     }),
-    label: `Histograms of the scores of ${named(state.focus.name)}: ${IN_DISTRIBUTION} rows${against}, ${line}.`,
+    label: `Histograms of the scores of ${named(state.focus.name)}: ${IN_DISTRIBUTION} rows${against}. ${line}`,
     words: beyondWords(histogram, drawn),
     legend: [
       { label: `${IN_DISTRIBUTION} (filled)`, colour: inColour(), fill: true },

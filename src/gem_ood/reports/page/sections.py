@@ -27,6 +27,9 @@ SECTIONS = {
     "run": "What was run",
 }
 
+#: A source of at most so many letters, such as ndarray or DataFrame, has room beside any name.
+SHORT_SOURCE = 16
+
 NO_SETS = "No out-of-distribution set was given, so {what} cannot be computed; pass such a set to have them."
 
 
@@ -202,6 +205,11 @@ def _surprises(report: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
+def _source(text: object) -> str:
+    """Return where rows came from; a short source stays on one line, whatever stands beside it."""
+    return f'<span class="unbroken">{name(text)}</span>' if len(str(text)) <= SHORT_SOURCE else name(text)
+
+
 def _run(report: Mapping[str, Any]) -> str:
     run = report.get("run") or {}
     command = run.get("command")
@@ -217,7 +225,7 @@ def _run(report: Mapping[str, Any]) -> str:
     inputs = [
         (
             name(one.get("name", "")),
-            name(one.get("source", "")),
+            _source(one.get("source", "")),
             f"{one['n_rows']:,}" if one.get("n_rows") is not None else NOTHING,
         )
         for one in run.get("inputs", ())

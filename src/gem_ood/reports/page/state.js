@@ -121,7 +121,8 @@ function digitsApart(values) {
 
 const whole = (value) => Number(value).toLocaleString("en-US");
 const counted = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
-const joined = (names) => names.map((name) => cut(name, 60)).join(", ");
+// A name may hold a comma.
+const joined = (names) => names.map((name) => cut(name, 60)).join("; ");
 
 // Elements are built with textContent only: no name of the data is ever read as HTML.
 function element(tag, properties = {}, children = []) {

@@ -186,7 +186,8 @@ def _principal(rows: NDArray[np.float64], seed: int, reason: str) -> Places:
     unit = scale * rescale
     if SMALLEST_UNIT < unit < LARGEST_UNIT:
         points *= unit
-    return Places(points, "PCA", f"PCA, {reason}; its two axes hold {100.0 * share:.3g} % of the variance.")
+    about = f"; its two axes hold {100.0 * share:.3g} % of the variance" if points.any() else ""
+    return Places(points, "PCA", f"PCA, {reason}{about}.")
 
 
 def _axes(centred: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
