@@ -286,8 +286,9 @@ def test_making_screenshots_without_a_browser_fails_and_keeps_the_old_ones(tmp_p
     shutil.copy(ROOT / "Makefile", tmp_path)
     for folder in (".venv/bin", "build/screenshots", "docs/images"):
         (tmp_path / folder).mkdir(parents=True)
-    for stale in ("report.png", "report-scores.png"):
-        (tmp_path / "build" / "screenshots" / stale).touch()
+    for name in ("report.png", "report-scores.png"):
+        (tmp_path / "build" / "screenshots" / name).write_bytes(b"stale")
+        (tmp_path / "docs" / "images" / name).write_bytes(b"shown")
     for done in ("pyproject.toml", "constraints.txt", ".venv/.demo", ".venv/.test"):
         (tmp_path / done).touch()
     python = tmp_path / ".venv" / "bin" / "python"
@@ -297,7 +298,7 @@ def test_making_screenshots_without_a_browser_fails_and_keeps_the_old_ones(tmp_p
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert made.returncode != 0
     assert "no pictures were taken" in made.stdout
-    assert list((tmp_path / "docs" / "images").iterdir()) == []
+    assert {path.read_bytes() for path in (tmp_path / "docs" / "images").iterdir()} == {b"shown"}
 
 
 @pytest.fixture(scope="module")
