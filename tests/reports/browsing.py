@@ -13,6 +13,7 @@ DRAWING_MILLISECONDS = 60_000
 
 #: Brings an open page back to how it was when it came: every choice, every zoom, every box that was opened.
 RESET = """async () => {
+  dispatchEvent(new Event("afterprint"));
   for (const one of document.querySelectorAll("[data-toggle]:not(:checked)"))
     if (one.defaultChecked) one.click();
   for (const one of document.querySelectorAll("[data-toggle]:checked"))

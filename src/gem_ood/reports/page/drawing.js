@@ -96,7 +96,8 @@ function fillLegend(key, entries) {
 
 // A plot that was drawn once keeps its width, on the screen the paper's too, until it is told to look again.
 function fitted(place) {
-  const isFitting = !place._fullLayout || !place.clientWidth || place._fullLayout.width === place.clientWidth;
+  const isSeen = place._fullLayout && place.clientWidth > 0;
+  const isFitting = !isSeen || Math.abs(place._fullLayout.width - place.clientWidth) < 1;
   return state.isPrinting || isFitting ? place : Plotly.Plots.resize(place);
 }
 

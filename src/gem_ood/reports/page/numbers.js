@@ -43,8 +43,9 @@ const NUMBERS = {
     const asked = [...new Set([0.8, 0.9, 0.95, 0.99, report.tpr])].sort((first, second) => first - second);
     const value = (one, share) =>
       isExact(share) ? measuredFpr(one.detector, one.set) : keeping(one.curve.tpr, one.curve.fpr, share);
+    const title = (share) => (isExact(share) ? MEASURED_FPR : `FPR at or above ${rate(share)} TPR`);
     return {
-      titles: ["curve", ...asked.map((share) => (isExact(share) ? MEASURED_FPR : `FPR at or above ${rate(share)} TPR`))],
+      titles: ["curve", ...asked.map(title)],
       rows: curveSeries().map((one) => [named(one.name), ...asked.map((share) => percent(value(one, share)))]),
       note: asked.some(isExact) ? `${MEASURED_FPR} is the comparison’s own. ${AT_OR_ABOVE}` : AT_OR_ABOVE,
     };
