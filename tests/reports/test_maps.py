@@ -72,8 +72,8 @@ def test_ordinary_scales_keep_the_unit_of_the_features(rows):
 @pytest.mark.parametrize(
     ("features", "reason"),
     [
-        (np.ones((50, 4)), "needs 20 distinct rows and there is 1;"),
-        (np.arange(4.0).reshape(1, 4), "needs 20 distinct rows and there is 1;"),
+        (np.ones((50, 4)), "needs 20 distinct rows and there is 1."),
+        (np.arange(4.0).reshape(1, 4), "needs 20 distinct rows and there is 1."),
         (np.eye(3), "needs 20 distinct rows and there are 3;"),
         (np.repeat(np.eye(5), 20, axis=0), "needs 20 distinct rows and there are 5;"),
         (np.arange(50.0).reshape(-1, 1), "so few dimensions"),
