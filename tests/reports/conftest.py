@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from browsing import BROWSERS, PATIENCE_SECONDS, Visit
+from pages import Page, made_report
 
 from gem_ood.simulation import run_study
 
@@ -63,3 +64,15 @@ def visit(opened: Visit) -> Visit:
     """Return the demonstration's page as it was when it came; to open it anew for each test takes seconds."""
     opened.reset()
     return opened
+
+
+@pytest.fixture(scope="session")
+def report():
+    return made_report()
+
+
+@pytest.fixture(scope="session")
+def page(report):
+    from gem_ood.reports.page import render
+
+    return Page(render(report))

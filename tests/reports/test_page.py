@@ -17,16 +17,6 @@ from gem_ood.reports.page import render
 from gem_ood.reports.page.sections import SECTIONS
 
 
-@pytest.fixture(scope="module")
-def report():
-    return made_report()
-
-
-@pytest.fixture(scope="module")
-def page(report):
-    return Page(render(report))
-
-
 def test_every_number_of_the_table_is_the_dictionarys(report, page):
     measured = report["comparison"]["detectors"]
     shown = {}

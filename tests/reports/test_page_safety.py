@@ -14,16 +14,6 @@ pytest.importorskip("plotly")
 from gem_ood.reports.page import render
 
 
-@pytest.fixture(scope="module")
-def report():
-    return made_report()
-
-
-@pytest.fixture(scope="module")
-def page(report):
-    return Page(render(report))
-
-
 def test_hostile_names_make_no_element_and_no_handler(page):
     harmless = Page(render(made_report([f"d{place}" for place in range(len(NAMES))], ["s0", "s1", "s2", "s3"])))
     assert [one["tag"] for one in page.elements] == [one["tag"] for one in harmless.elements]

@@ -11,6 +11,7 @@ from gem_ood.errors import FileFormatError, InputError
 from gem_ood.files.reading import READABLE, FeatureFile, open_features, refuse_unreadable
 from gem_ood.files.row_statistics import RowStatistics, row_statistics
 from gem_ood.files.sources import LABEL_NAMES, Member
+from gem_ood.numpy_format import ArrayHeader, archive_headers
 
 __all__ = ["ArrayInfo", "DetectorInfo", "FileInfo", "RowsInfo", "describe", "holds_detector"]
 
@@ -267,26 +268,13 @@ def _type_name(of_safetensors: Any) -> str:
 
 
 def _numpy_types(path: Path, suffix: str) -> dict[str, str]:
-    import zipfile
-
     if suffix == ".npy":
         with path.open("rb") as stream:
-            return {"": _numpy_type(stream)}
-    types = {}
-    with zipfile.ZipFile(path) as archive:
-        for entry in archive.namelist():
-            if entry.endswith(".npy"):
-                with archive.open(entry) as stream:
-                    types[entry.removesuffix(".npy")] = _numpy_type(stream)
-    return types
-
-
-def _numpy_type(stream: Any) -> str:
-    import numpy as np
-
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    _, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
-    return "pickled objects" if dtype.hasobject else "text" if dtype.kind == "U" else str(dtype)
+            headers = {"": ArrayHeader.read(stream, str(path))}
+    else:
+        headers = archive_headers(path)
+    names = {"O": "pickled objects", "U": "text"}
+    return {name: names.get(header.kind, str(header.dtype)) for name, header in headers.items()}
 
 
 def _opened_table(path: Path, suffix: str) -> Any:

@@ -16,19 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.extras import require_extra
 from gem_ood.features import is_count
+from gem_ood.numpy_format import ArrayHeader, archive_headers, naming_archive, one_line, read_block
 from gem_ood.reports.panels.pictures import (
     LARGEST_SIDE,
     SUFFIXES,
-    ZIP_ERRORS,
     ArrayPictures,
     FilePictures,
-    Header,
     Layout,
     MemberPictures,
     Pictures,
-    damaged,
-    one_line,
-    read_header,
 )
 
 __all__ = ["SUFFIXES", "Images", "open_images"]
@@ -212,23 +208,13 @@ def _open_npy(path: Path) -> Pictures:
 
 
 def _open_npz(path: Path) -> Images:
-    headers = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.namelist():
-                if entry.endswith(".npy"):
-                    with archive.open(entry) as stream:
-                        headers[entry.removesuffix(".npy")] = read_header(
-                            stream, f"{path}: {entry.removesuffix('.npy')}"
-                        )
-    except ZIP_ERRORS as error:
-        raise FileFormatError(damaged(path, error)) from error
-    name = _named_images(path, {name: shape for name, (shape, _, _) in headers.items()})
-    shape, is_fortran, dtype = headers[name]
-    layout = Layout.of(shape, dtype, f"{path}: {name}")
-    opened = MemberPictures(path, f"{name}.npy", shape, is_fortran, layout, shape[0])
+    headers = archive_headers(path)
+    name = _named_images(path, {name: header.shape for name, header in headers.items()})
+    header = headers[name]
+    layout = Layout.of(header.shape, header.dtype, f"{path}: {name}")
+    opened = MemberPictures(path, f"{name}.npy", layout, header.shape[0])
     next(opened.read([0]))
-    return Images(opened, _rows(path, headers["rows"], shape[0]) if "rows" in headers else None)
+    return Images(opened, _rows(path, headers["rows"], header.shape[0]) if "rows" in headers else None)
 
 
 def _named_images(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
@@ -241,18 +227,16 @@ def _named_images(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
     return candidates[0]
 
 
-def _rows(path: Path, header: Header, n_images: int) -> NDArray[np.int64]:
-    shape, _, dtype = header
+def _rows(path: Path, header: ArrayHeader, n_images: int) -> NDArray[np.int64]:
+    shape, dtype = header.shape, header.dtype
     if shape != (n_images,) or dtype.kind not in "iu":
         raise InputError(
             f'{path}: "rows" has shape {shape} and dtype {dtype} for {n_images} images; pass one whole number per '
             f"image, that of its row"
         )
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            rows = arrays["rows"]
-    except (ValueError, *ZIP_ERRORS) as error:
-        raise FileFormatError(damaged(path, error)) from error
+    with naming_archive(str(path)), zipfile.ZipFile(path) as archive, archive.open("rows.npy") as stream:
+        stream.seek(header.length)
+        rows = read_block(stream, dtype, shape, f"{path}: rows")
     if rows.min() < 0 or len(np.unique(rows)) < n_images:
         raise InputError(f'{path}: "rows" holds a negative number or one twice; each image has a row of its own')
     return np.asarray(rows, dtype=np.int64)

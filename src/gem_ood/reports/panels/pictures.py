@@ -8,26 +8,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import FileFormatError, InputError
+from gem_ood.numpy_format import ArrayHeader, naming_archive, one_line, read_block
 
 __all__ = [
     "LARGEST_SIDE",
     "SUFFIXES",
-    "ZIP_ERRORS",
     "ArrayPictures",
     "FilePictures",
-    "Header",
     "Layout",
     "MemberPictures",
     "Pictures",
-    "damaged",
-    "one_line",
-    "read_header",
 ]
 
 #: Files of one picture each, and the formats that Pillow may take them for.
@@ -40,14 +36,8 @@ SLACK = 1e-3
 #: Thumbnails larger than this are no thumbnails, and swell a report.
 LARGEST_SIDE = 1024
 
-#: What reading a damaged zip archive may raise; RuntimeError and NotImplementedError mean encryption.
-ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
-
 #: What Pillow raises on damaged files.
 _PICTURE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
-
-#: Shape, whether in Fortran's order, and type: the first bytes of an array in NumPy's format.
-Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
 class Pictures(Protocol):
@@ -134,8 +124,6 @@ class MemberPictures:
 
     path: Path
     entry: str
-    shape: tuple[int, ...]
-    is_fortran: bool
     layout: Layout
     n_pictures: int
 
@@ -145,28 +133,24 @@ class MemberPictures:
         if not places:
             return
         try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(self.entry) as stream:
-                read_header(stream, title)
-                if self.is_fortran:  # each picture is scattered over all of its bytes
-                    whole = self._block(stream, self.shape[::-1]).T
+            with (
+                naming_archive(str(self.path)),
+                zipfile.ZipFile(self.path) as archive,
+                archive.open(self.entry) as stream,
+            ):
+                header = ArrayHeader.read(stream, title)
+                if header.is_fortran:  # each picture is scattered over all of its bytes
+                    whole = read_block(stream, header.dtype, header.shape[::-1], str(self.path)).T
                     for place in places:
                         yield self.layout.picture(whole[place], f"{title} {place}")
                     return
-                start, n_bytes = stream.tell(), prod(self.shape[1:]) * self.layout.dtype.itemsize
+                n_bytes = prod(header.shape[1:]) * header.dtype.itemsize
                 for place in places:
-                    stream.seek(start + place * n_bytes)
-                    yield self.layout.picture(self._block(stream, self.shape[1:]), f"{title} {place}")
+                    stream.seek(header.length + place * n_bytes)
+                    values = read_block(stream, header.dtype, header.shape[1:], str(self.path))
+                    yield self.layout.picture(values, f"{title} {place}")
         except OSError as error:
             raise InputError(f"{self.path} cannot be read ({error.strerror or error}); pass it again") from error
-        except ZIP_ERRORS as error:
-            raise FileFormatError(damaged(self.path, error)) from error
-
-    def _block(self, stream: IO[bytes], shape: tuple[int, ...]) -> NDArray[Any]:
-        wanted = prod(shape) * self.layout.dtype.itemsize
-        data = stream.read(wanted)
-        if len(data) < wanted:
-            raise FileFormatError(f"{self.path} ends before its last image; write the file again")
-        return np.frombuffer(data, self.layout.dtype).reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,26 +214,3 @@ def _decoded(path: Path) -> NDArray[np.uint8]:
         raise FileFormatError(
             f"{path} is no image, or a damaged or truncated one ({one_line(error)}); write it again or leave it out"
         ) from error
-
-
-def read_header(stream: IO[bytes], title: str) -> Header:
-    """Return what the first bytes of an array in NumPy's format say, and leave the stream at its values."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        return read(stream)
-    except (ValueError, EOFError) as error:
-        raise FileFormatError(
-            f"{title} is not an array in NumPy's format, or is damaged ({one_line(error)}); write it again with "
-            f"numpy.savez"
-        ) from error
-
-
-def damaged(path: Path, error: BaseException) -> str:
-    """Return what to say of an archive that cannot be read."""
-    return f"{path} is not a zip archive of arrays, or is damaged ({one_line(error)}); write it again with numpy.savez"
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's message on one line, or its kind where it has none."""
-    return " ".join(str(error).split()) or type(error).__name__
