@@ -132,8 +132,9 @@ def gather(
     pictures = _opened(images or {}, sets)
     _refuse_other_pictures(pictures, _n_rows(id), {name: _n_rows(rows) for name, rows in sets.items()})
     step = on_step or (lambda name: None)
+    n_sampled = 0 if map is None else map_rows
     watch = RowWatch(
-        named, n_sets=len(sets), n_sampled=map_rows, n_surprises=SURPRISES, tpr=float(tpr), seed=random_state
+        named, n_sets=len(sets), n_sampled=n_sampled, n_surprises=SURPRISES, tpr=float(tpr), seed=random_state
     )
     step(SCORING)
     scored = score_sets(named, id=id, ood=sets, labels=labels, on_batch=watch)

@@ -57,6 +57,7 @@ class RowWatch:
         self, detectors: Mapping[str, Detector], *, n_sets: int, n_sampled: int, n_surprises: int, tpr: float, seed: int
     ) -> None:
         self._detectors, self._n_surprises = detectors, n_surprises
+        self._has_sample = n_sampled > 0
         self.sampled = SampledRows(n_sampled, n_sets, seed)
         self._inside = {name: Extremes(n_surprises, sign=1.0) for name in detectors}
         self._outside = {name: Extremes(n_surprises, sign=-1.0) for name in detectors}
@@ -78,7 +79,8 @@ class RowWatch:
 
     def __call__(self, batch: ScoredBatch) -> None:
         """Take in a batch of scored rows."""
-        self.sampled.add(batch)
+        if self._has_sample:
+            self.sampled.add(batch)
         extremes = self._inside if batch.ood is None else self._outside
         for name, verdicts in batch.verdicts.items():
             extremes[name].add(
