@@ -24,9 +24,11 @@ def run(code):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("room", ["torch", "experiments"])
-def test_a_room_without_its_extra_says_what_to_install(room):
-    code = f"try:\n    import gem_ood.{room}\nexcept ImportError as error:\n    print(type(error).__name__, error)"
+@pytest.mark.parametrize("name", ["torch.OODModel", "experiments.CifarResNet"])
+def test_what_lacks_its_extra_says_what_to_install(name):
+    room, _, name = name.partition(".")
+    line = f"from gem_ood.{room} import {name}"
+    code = f"try:\n    {line}\nexcept ImportError as error:\n    print(type(error).__name__, error)"
     assert run(code).startswith("MissingExtraError ")
     assert run(code).endswith('need torch, which cannot be imported; run pip install "gem-ood[torch]"')
 
@@ -34,6 +36,10 @@ def test_a_room_without_its_extra_says_what_to_install(room):
 def test_looking_into_the_library_needs_no_extra():
     assert run("import gem_ood, inspect; inspect.getmembers(gem_ood); print(hasattr(gem_ood, 'torch'))") == "False"
     assert run("from gem_ood import *; print(GEM())") == "GEM()"
+
+
+def test_data_sets_need_no_network_library():
+    assert run("from gem_ood.experiments import ImageSet; print(ImageSet.__name__)") == "ImageSet"
 
 
 def test_the_rooms_are_found_without_importing_them_by_name():
