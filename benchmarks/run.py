@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cases import Section, Workload
 
 THREADS = "2"
-SECTIONS = ("fit", "score", "one-row", "metrics", "import", "memory", "guard")
+SECTIONS = ("fit", "score", "one-row", "metrics", "import", "memory", "guard", "extract")
 # An import is timed once per fresh interpreter, and its spread is wide: more rounds, still a few seconds.
 LEAST_IMPORT_ROUNDS = 9
 QUICK_ROUNDS = 3
@@ -47,6 +47,7 @@ def main() -> None:
 def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Section]]]:
     """The section functions with this run's sizes, rounds and peers filled in."""
     import cases
+    import extraction
     import guarded
 
     rounds, with_peers = options.rounds, not options.quick
@@ -74,6 +75,7 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
         "import": lambda: [cases.imports(rounds=import_rounds)],
         "memory": lambda: [cases.memory(wide())],
         "guard": lambda: guarded.guard(rounds=rounds, n_images=600 if options.quick else 2000),
+        "extract": lambda: extraction.extract(rounds=rounds, n_images=400 if options.quick else 1000),
     }
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -18,6 +19,9 @@ __all__ = ["ArrayHeader", "archive_headers", "naming_archive", "one_line", "read
 
 #: What reading a damaged zip archive may raise; RuntimeError and NotImplementedError mean encryption.
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+
+#: What reading a damaged header of an array may raise: it is parsed as a few words of Python.
+HEADER_ERRORS = (ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class ArrayHeader:
                 shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(stream)
             else:
                 raise ValueError(f"version {version} is not for plain numbers or strings")
-        except (ValueError, EOFError) as error:
+        except HEADER_ERRORS as error:
             raise FileFormatError(
                 f"{title} is not an array in NumPy's format, or is damaged ({one_line(error)}); write it again "
                 f"with numpy.save or numpy.savez"

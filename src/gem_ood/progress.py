@@ -70,6 +70,17 @@ class RowProgress:
 
         return on_done
 
+    def watch_each(self) -> Callable[[str, int, int | None], None]:
+        """Return what to call with the name of some work, how much of it is done, and how much there is if known."""
+        watches: dict[str, _Watch] = {}
+
+        def on_done(name: str, n_done: int, n_total: int | None) -> None:
+            if name not in watches:
+                watches[name] = self.watch(name, n_total)
+            watches[name](n_done, total=n_total)
+
+        return on_done
+
     def say(self, name: str) -> None:
         """Show at once that work of unknown length has begun, such as a call into another library."""
         bar = self.bar(at_once=True)
@@ -107,8 +118,10 @@ class _Watch:
         self._progress, self._name, self._total = progress, name, total
         self._task: Any = None
 
-    def __call__(self, n_rows: int, *, name: str | None = None) -> None:
+    def __call__(self, n_rows: int, *, name: str | None = None, total: int | None = None) -> None:
+        """Show how far it is; a total that was not known at first may come later."""
         self._progress.count(n_rows)
+        self._total = self._total if total is None else total
         bar = self._progress.bar()
         if bar is None:
             return
@@ -116,10 +129,10 @@ class _Watch:
             self._name = name or self._name
             self._task = bar.add_task(self._name, total=self._total)
         if name in (None, self._name):
-            bar.update(self._task, completed=n_rows)
+            bar.update(self._task, completed=n_rows, total=self._total)
         else:
             self._name = str(name)
-            bar.update(self._task, completed=n_rows, description=self._name)
+            bar.update(self._task, completed=n_rows, total=self._total, description=self._name)
 
 
 def _new_bar(console: Any, unit: str) -> Any:

@@ -71,6 +71,16 @@ def cut(write: Callable[[Path], None], keep: float) -> Callable[[Path], None]:
     return write_part
 
 
+def replaced(write: Callable[[Path], None], old: bytes, new: bytes) -> Callable[[Path], None]:
+    def write_other(path: Path) -> None:
+        write(path)
+        data = path.read_bytes()
+        assert old in data
+        path.write_bytes(data.replace(old, new))
+
+    return write_other
+
+
 def npy(path: Path) -> None:
     np.save(path, FEATURES)
 
@@ -106,6 +116,11 @@ FOREIGN = {
     "npy: pickled objects": ("x.npy", a_pickled_npy, "pickled Python objects, which are never loaded"),
     "npy: a bare pickle": ("x.npy", a_bare_pickle, "is not an array in NumPy's format"),
     "npy: truncated": ("x.npy", cut(npy, 0.5), r"is truncated: shape \(200, 3\) needs \d+ bytes"),
+    "npy: a header that is no Python": (
+        "x.npy",
+        replaced(npy, b"'fortran_order': False", b"'fortran_order': Fal(e"),
+        "is not an array in NumPy's format, or is damaged",
+    ),
     "npy: truncated header": ("x.npy", cut(npy, 0.005), "is not an array in NumPy's format, or is damaged"),
     "npy: text": ("x.npy", text("hello"), "is not an array in NumPy's format"),
     "npz: pickled objects": ("x.npz", a_pickled_npz, "x.npz: features holds pickled Python objects"),

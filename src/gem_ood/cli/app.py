@@ -14,8 +14,10 @@ from gem_ood.cli.fit import fit
 from gem_ood.cli.helping import ExampleCommand
 from gem_ood.cli.info import info
 from gem_ood.cli.outcome import OneLineGroup, signals_end_cleanly
+from gem_ood.cli.reproduce import reproduce
 from gem_ood.cli.score import score
 from gem_ood.cli.simulate import simulate
+from gem_ood.cli.train import train
 from gem_ood.cli.verify import verify
 from gem_ood.cli.voice import Quiet, Verbose, ask, spoken
 
@@ -61,7 +63,7 @@ def _root(
     ask(quiet=quiet, verbose=verbose)
 
 
-for _command in (demo, info, fit, calibrate, score, evaluate, certify, simulate, figures, verify):
+for _command in (demo, info, fit, calibrate, score, evaluate, train, certify, simulate, figures, verify, reproduce):
     app.command(cls=ExampleCommand)(spoken(_command))
 
 

@@ -19,7 +19,11 @@ _PLAIN_SIGNS = {
     **dict(zip("↓↑−–—×·’", "v^---x.'", strict=True)),
     **dict(zip("ασχμλΣΔ", ("alpha", "sigma", "chi", "mu", "lambda", "Sigma", "Delta"), strict=True)),
     **dict(
-        zip("±²½√≤≥≠→∞…§", ("+-", "^2", "1/2", "sqrt ", "<=", ">=", "!=", "->", "inf", "...", "section "), strict=True)
+        zip(
+            "±²½√≤≥≠≈→∞…§",
+            ("+-", "^2", "1/2", "sqrt ", "<=", ">=", "!=", "~", "->", "inf", "...", "section "),
+            strict=True,
+        )
     ),
 }
 

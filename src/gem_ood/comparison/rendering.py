@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from gem_ood.comparison.measured import MEAN, Measurements
 from gem_ood.comparison.tables import Cell, Column, Table, TableOptions, long, wide
 
-__all__ = ["as_csv", "as_latex", "as_markdown", "as_text"]
+__all__ = ["as_csv", "as_latex", "as_markdown", "as_text", "latex_of", "markdown_of", "text_of"]
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _STARRED = "* best on its set, as rounded"
@@ -36,6 +36,10 @@ _LATEX = {
     "|": r"\textbar{}",
     "↓": r"$\downarrow$",
     "↑": r"$\uparrow$",
+    "±": r"$\pm$",
+    "≈": r"$\approx$",
+    "≠": r"$\neq$",
+    "−": "$-$",
     # At the start of a row, these two would be taken for an argument of the line break before it.
     "[": "{[}",
     "*": "{*}",
@@ -44,28 +48,44 @@ _LATEX = {
 
 def as_text(measured: Measurements, options: TableOptions, *, ansi: bool = False) -> str:
     """Return the table and its notes as lines of text; the best values are starred, or bold with ansi."""
-    table = _laid_out(measured, options)
+    return text_of(_laid_out(measured, options), ansi=ansi)
+
+
+def text_of(table: Table, *, title: str = "", ansi: bool = False) -> str:
+    """Return any table and its notes as lines of text, under its title if it has one."""
     lines = [line.rstrip() for line in _text_lines(table, ansi=ansi)]
     best = [_BOLDED if ansi else _STARRED] if table.has_best else []
-    return "\n".join([*lines, *best, *map(_one_line, table.notes)])
+    above = [_one_line(title)] if title else []
+    return "\n".join([*above, *lines, *best, *map(_one_line, table.notes)])
 
 
 def as_markdown(measured: Measurements, options: TableOptions) -> str:
     """Return the table and its notes as Markdown."""
-    table = _laid_out(measured, options)
+    return markdown_of(_laid_out(measured, options))
+
+
+def markdown_of(table: Table, *, title: str = "") -> str:
+    """Return any table and its notes as Markdown, under its title if it has one."""
     titles = [_markdown(f"{column.group} {column.title}".strip()) for column in table.columns]
     rules = ["---" if place < table.n_names else "---:" for place in range(len(titles))]
     rows = [[_markdown_cell(cell) for cell in row] for block in table.blocks for row in block]
     lines = [f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows)]
     notes = [*([_BOLDED] if table.has_best else []), *map(_markdown, table.notes)]
-    return "\n".join([*lines, "", ". ".join(notes) + "."]) + "\n"
+    above = [f"**{_markdown(title)}**", ""] if title else []
+    below = ["", ". ".join(notes) + "."] if notes else []
+    return "\n".join([*above, *lines, *below]) + "\n"
 
 
 def as_latex(measured: Measurements, options: TableOptions) -> str:
     r"""Return the table as a tabular of the package booktabs, with its notes as comments above."""
-    table = _laid_out(measured, options)
+    return latex_of(_laid_out(measured, options))
+
+
+def latex_of(table: Table, *, title: str = "") -> str:
+    r"""Return any table as a tabular of the package booktabs, with its title and notes as comments above."""
     n_numbers = len(table.columns) - table.n_names
     lines = [
+        *([f"% {_one_line(title)}"] if title else []),
         r"% \usepackage{booktabs}",
         *(f"% {_one_line(note)}" for note in table.notes),
         rf"\begin{{tabular}}{{{'l' * table.n_names}{'r' * n_numbers}}}",
@@ -228,7 +248,8 @@ def _latex(text: str) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    text = rf"\textbf{{{cell.text}}}" if cell.is_best else cell.text.replace("-", "--")
+    text = "--" if cell.text == "-" else _latex(cell.text)
+    text = rf"\textbf{{{text}}}" if cell.is_best else text
     return f"{text} {cell.interval}" if cell.interval else text
 
 

@@ -111,7 +111,7 @@ def score_sets(
     return ScoredSets(id_answers, {name: _answers(detectors, rows, name, on_batch) for name, rows in outside.items()})
 
 
-def check_sets(ood: Mapping[str, Rows]) -> None:
+def check_sets(ood: Mapping[str, object]) -> None:
     """Raise if these are no sets by name."""
     if not isinstance(ood, Mapping):
         raise InputError(

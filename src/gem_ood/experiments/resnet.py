@@ -4,21 +4,19 @@ Tensors are named as is usual for this network (conv1, bn1, layer1.0.conv1, ...,
 load unchanged.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from operator import index
 from os import PathLike
-from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from gem_ood.errors import FileFormatError, InputError
+from gem_ood.experiments.weights import read_tensors, refuse_mismatch, refuse_shape, some
 
 __all__ = ["IMAGE_MEAN", "IMAGE_STD", "CifarResNet", "normalize_images"]
 
@@ -28,9 +26,6 @@ IMAGE_STD = (0.229, 0.224, 0.225)
 
 IMAGE_SHAPE = (32, 32, 3)
 STAGE_CHANNELS = (16, 32, 64)
-
-#: Batch normalisation's count of training steps: published files leave it out, and evaluation never reads it.
-_OPTIONAL_SUFFIX = ".num_batches_tracked"
 
 
 class CifarResNet(nn.Module):
@@ -47,6 +42,10 @@ class CifarResNet(nn.Module):
         ...
     gem_ood.errors.InputError: depth must be 6n + 2 with n at least 1 but is 18; pass 20, 32, 44, 56 or 110, say
     """
+
+    #: Mean and standard deviation of red, green and blue, of pixels from 0 to 1, that its inputs are normalised by.
+    pixel_mean: ClassVar[tuple[float, float, float]] = IMAGE_MEAN
+    pixel_std: ClassVar[tuple[float, float, float]] = IMAGE_STD
 
     def __init__(self, depth: int = 56, n_classes: int = 10) -> None:
         super().__init__()
@@ -72,7 +71,7 @@ class CifarResNet(nn.Module):
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """Return the network of a safetensors file, in evaluation mode and on the CPU.
+        """Return the network of a .safetensors, .pt or .pth file, in evaluation mode and on the CPU.
 
         Depth and number of classes are read off the names and shapes of the tensors. No code of the file is run.
 
@@ -88,15 +87,19 @@ class CifarResNet(nn.Module):
             FileNotFoundError: There is no such file.
             FileFormatError: The file is damaged, truncated, or holds something else.
         """
-        tensors = _read(Path(path))
+        return cls.from_tensors(read_tensors(path), name=str(path))
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], *, name: str) -> Self:
+        """Return the network of these tensors, in evaluation mode; `name` is what errors call them."""
         try:
             depth, n_classes = _infer_sizes(tensors)
             # Loading leaves the caller's random numbers alone, though fresh weights are drawn and then replaced.
             with torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 network = cls(depth, n_classes)
-            _refuse_mismatch(tensors, network.state_dict())
+            refuse_mismatch(tensors, network.state_dict())
         except FileFormatError as error:
-            raise FileFormatError(f"{path} does not hold the weights of a CIFAR ResNet: {error}") from error
+            raise FileFormatError(f"{name} does not hold the weights of a CIFAR ResNet: {error}") from error
         network.load_state_dict(tensors)
         return network.eval()
 
@@ -177,54 +180,15 @@ def _shape_remedy(shape: tuple[int, ...]) -> str:
     return "resize and crop to 32×32 pixels of red, green and blue"
 
 
-def _read(source: Path) -> dict[str, Tensor]:
-    if not source.exists():
-        raise FileNotFoundError(f"{source} does not exist; pass the path of a safetensors file of weights")
-    try:
-        tensors: dict[str, Tensor] = load_file(source)
-    except (SafetensorError, OSError) as error:
-        raise FileFormatError(
-            f"{source} is not a safetensors file, or is damaged or truncated ({error}); fetch or save it again"
-        ) from error
-    return tensors
-
-
 def _infer_sizes(tensors: Mapping[str, Tensor]) -> tuple[int, int]:
     """Return depth and number of classes; the file has the bytes of both, so that no header asks for more memory."""
     blocks = [name for name in tensors if name.startswith("layer1.") and name.endswith(".conv1.weight")]
     if not blocks or "linear.weight" not in tensors:
         absent = "linear.weight" if blocks else "layer1.0.conv1.weight"
-        raise FileFormatError(f"there is no {absent} among its {_some(tensors)}; rename them or pass another file")
+        raise FileFormatError(f"there is no {absent} among its {some(tensors)}; rename them or pass another file")
     stem = STAGE_CHANNELS[0]
     for name in blocks:
-        _refuse_shape(name, tensors[name], (stem, stem, 3, 3))
+        refuse_shape(name, tensors[name], (stem, stem, 3, 3))
     n_classes = len(tensors["linear.weight"]) if tensors["linear.weight"].ndim else 0
-    _refuse_shape("linear.weight", tensors["linear.weight"], (max(1, n_classes), STAGE_CHANNELS[-1]))
+    refuse_shape("linear.weight", tensors["linear.weight"], (max(1, n_classes), STAGE_CHANNELS[-1]))
     return 6 * len(blocks) + 2, n_classes
-
-
-def _refuse_mismatch(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    missing = [name for name in expected if name not in tensors and not name.endswith(_OPTIONAL_SUFFIX)]
-    if missing:
-        raise FileFormatError(f"it lacks {_some(missing)}; save all tensors of the network again")
-    foreign = [name for name in tensors if name not in expected]
-    if foreign:
-        raise FileFormatError(f"the network has no {_some(foreign)}; remove what is too much or pass another file")
-    for name, tensor in tensors.items():
-        _refuse_shape(name, tensor, tuple(expected[name].shape))
-        dtype = expected[name].dtype
-        if tensor.is_floating_point() != dtype.is_floating_point:
-            raise FileFormatError(f"{name} must hold {dtype} but holds {tensor.dtype}; pass another file")
-        if not tensor.isfinite().all():
-            raise FileFormatError(f"{name} holds NaN or infinity; every weight must be finite: fetch or save it again")
-
-
-def _refuse_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != expected:
-        raise FileFormatError(f"{name} must have shape {expected} but has {tuple(tensor.shape)}; pass another file")
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    shown = ", ".join(listed[:3]) or "0 tensors"
-    return shown if len(listed) <= 3 else f"{shown} and {len(listed) - 3} more"

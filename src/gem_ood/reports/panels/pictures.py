@@ -1,9 +1,7 @@
 """Pictures by place: read one at a time from an array, a member of an `.npz` archive or image files."""
 
-import struct
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -13,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.errors import FileFormatError, InputError
-from gem_ood.numpy_format import ArrayHeader, naming_archive, one_line, read_block
+from gem_ood.errors import InputError
+from gem_ood.numpy_format import ArrayHeader, naming_archive, read_block
+from gem_ood.pictures import naming_picture, refuse_many_pixels
 
 __all__ = [
     "LARGEST_SIDE",
@@ -36,8 +35,8 @@ SLACK = 1e-3
 #: Thumbnails larger than this are no thumbnails, and swell a report.
 LARGEST_SIDE = 1024
 
-#: What Pillow raises on damaged files.
-_PICTURE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+#: What a picture is read for, as errors say it.
+USE = "a thumbnail"
 
 
 class Pictures(Protocol):
@@ -70,7 +69,7 @@ class Layout:
             )
         if min(shape) < 1:
             raise InputError(f"{title} has shape {shape}, which holds no picture; pass at least one of one pixel")
-        _refuse_many_pixels(prod(shape[2:4] if is_first else shape[1:3]), f"{title} has shape {shape}")
+        refuse_many_pixels(prod(shape[2:4] if is_first else shape[1:3]), f"{title} has shape {shape}", use=USE)
         if dtype.hasobject or (dtype != np.uint8 and dtype.kind not in "fb"):
             raise InputError(
                 f"{title} has dtype {dtype}; pass numpy.uint8 from 0 to 255, or floats from 0 to 1 (divide by the "
@@ -176,41 +175,19 @@ class FilePictures:
             yield _decoded(self.paths[place])
 
 
-def _refuse_many_pixels(n_pixels: int, found: str) -> None:
-    """Raise if one picture has more pixels than Pillow reads from an image file, which guards memory alike."""
-    from PIL import Image
-
-    most = Image.MAX_IMAGE_PIXELS  # None where the caller has lifted the limit
-    if most is not None and n_pixels > most:
-        raise InputError(
-            f"{found}, {n_pixels:,} pixels a picture, which is more than a thumbnail is worth (at most {most:,}); pass "
-            f"smaller images"
-        )
-
-
 def _decoded(path: Path) -> NDArray[np.uint8]:
     """Return the picture as it is meant to be seen: turned as the camera was held, of 8 bits, without its notes."""
     from PIL import Image, ImageOps
 
-    bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as picture:
-                picture.draft("RGB", (LARGEST_SIDE, LARGEST_SIDE))  # a large JPEG is read at a fraction of its size
-                picture.load()
-                upright = ImageOps.exif_transpose(picture)
-            if upright.mode.startswith("I"):  # grey of 16 bits, which Pillow would cut at 255
-                return np.asarray(np.clip(np.asarray(upright) // 257, 0, 255), dtype=np.uint8)
-            is_clear = "A" in upright.getbands() or "transparency" in upright.info
-            grey = "L" if upright.mode in ("1", "L") else "RGB"
-            return np.asarray(upright.convert("RGBA" if is_clear else grey))
-    except bombs as error:
-        raise InputError(
-            f"{path} has more pixels than a thumbnail is worth ({one_line(error)}); pass smaller images"
-        ) from error
-    except _PICTURE_ERRORS as error:
-        raise FileFormatError(
-            f"{path} is no image, or a damaged or truncated one ({one_line(error)}); write it again or leave it out"
-        ) from error
+    with naming_picture(str(path), use=USE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path, formats=FORMATS) as picture:
+            picture.draft("RGB", (LARGEST_SIDE, LARGEST_SIDE))  # a large JPEG is read at a fraction of its size
+            picture.load()
+            upright = ImageOps.exif_transpose(picture)
+        if upright.mode.startswith("I"):  # grey of 16 bits, which Pillow would cut at 255
+            return np.asarray(np.clip(np.asarray(upright) // 257, 0, 255), dtype=np.uint8)
+        is_clear = "A" in upright.getbands() or "transparency" in upright.info
+        grey = "L" if upright.mode in ("1", "L") else "RGB"
+        return np.asarray(upright.convert("RGBA" if is_clear else grey))

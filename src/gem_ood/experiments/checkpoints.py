@@ -1,0 +1,165 @@
+"""Checkpoints: all that a training needs to go on as if it had never stopped, in one file, written whole or not."""
+
+import glob
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gem_ood import storage
+from gem_ood.errors import FileFormatError, InputError
+from gem_ood.experiments.recipe import EpochResult
+
+__all__ = ["Checkpoint", "checkpoint_path", "load_checkpoint", "refuse_taken", "remove_leftovers", "save_checkpoint"]
+
+KIND = "training checkpoint"
+
+_START_OVER = "or start over with restart=True (--restart)"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training between two steps.
+
+    Attributes:
+        step: How many steps are done.
+        tensors: Weights, buffers and momenta of the network, and the losses and hits of the epoch's steps.
+        history: What came of the epochs that are complete.
+        seconds: How long the epoch under way has lasted.
+        scaler: The state of the scaling of gradients in float16, where there is one.
+    """
+
+    step: int
+    tensors: Mapping[str, NDArray[Any]]
+    history: tuple[EpochResult, ...]
+    seconds: float
+    scaler: Mapping[str, Any] | None = None
+
+
+def checkpoint_path(out: Path) -> Path:
+    """Return where the checkpoint of a training is that will write its weights to `out`.
+
+    >>> checkpoint_path(Path("weights.pt")).name
+    'weights.pt.checkpoint'
+    """
+    return out.with_name(f"{out.name}.checkpoint")
+
+
+def save_checkpoint(
+    path: Path, checkpoint: Checkpoint, *, identity: Mapping[str, Any], machine: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint, all or nothing; the one before stays until the new one is complete.
+
+    Args:
+        path: The file.
+        checkpoint: What to write.
+        identity: What must be the same for the training to go on: the recipe and the data.
+        machine: What should be the same for the result to have the same bits.
+    """
+    for name, array in checkpoint.tensors.items():
+        # One that could only go on to fail must not take the place of one that is sound.
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InputError(
+                f"training went astray by step {checkpoint.step:,}: {name.partition('.')[2] or name} is not finite any "
+                f"more; start over with a lower learning_rate (--learning-rate) and restart=True (--restart)"
+            )
+    header = {
+        "kind": KIND,
+        "step": checkpoint.step,
+        "seconds": checkpoint.seconds,
+        "history": [asdict(epoch) for epoch in checkpoint.history],
+        "scaler": checkpoint.scaler,
+        "identity": dict(identity),
+        "machine": dict(machine),
+    }
+    header["digest"] = _digest(checkpoint.tensors, header)
+    with storage.naming(path):
+        storage.write(path, tensors=checkpoint.tensors, header=header)
+
+
+def load_checkpoint(path: Path, *, identity: Mapping[str, Any], machine: Mapping[str, Any]) -> Checkpoint:
+    """Return the checkpoint of a file; warn if it comes of another machine.
+
+    Raises:
+        FileFormatError: The file is damaged, truncated, or no checkpoint.
+        InputError: It is the checkpoint of another recipe or of other data.
+    """
+    try:
+        tensors, header = storage.read(path)
+        if header.get("kind") != KIND:
+            raise FileFormatError(f"it is a {header.get('kind')!r}")
+        found = dict(header["identity"])
+        history = tuple(EpochResult(**epoch) for epoch in header["history"])
+        checkpoint = Checkpoint(int(header["step"]), tensors, history, float(header["seconds"]), header.get("scaler"))
+        if header["digest"] != _digest(tensors, header):
+            raise FileFormatError("its contents have another checksum than when they were written")
+        written_by = dict(header["machine"])
+    except (FileFormatError, KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(
+            f"the checkpoint {path} is damaged, truncated or of another kind ({error!r}); put back a copy of it, "
+            f"{_START_OVER}"
+        ) from error
+    _refuse_another(path, found, identity)
+    _warn_of_another(path, written_by, machine)
+    return checkpoint
+
+
+def refuse_taken(out: Path, *, restart: bool) -> None:
+    """Raise if there are weights in the file already, and no checkpoint of a training that will replace them."""
+    if out.exists() and not restart and not checkpoint_path(out).exists():
+        raise InputError(
+            f"{out} is there already, and no checkpoint to go on from; name another file, or replace it with "
+            f"restart=True (--restart)"
+        )
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a kill in the middle of writing this file has left beside it."""
+    pattern = f".{glob.escape(path.stem)}.{'[0-9a-f]' * 8}{glob.escape(path.suffix)}"
+    for leftover in path.parent.glob(pattern):
+        leftover.unlink(missing_ok=True)
+
+
+def _digest(tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> str:
+    told = {name: header[name] for name in ("kind", "step", "seconds", "history", "scaler", "identity", "machine")}
+    found = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def _refuse_another(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    changes = [
+        f"{name} was {_shown(found.get(name))} and is {_shown(wanted.get(name))}"
+        for name in dict.fromkeys((*wanted, *found))
+        if found.get(name) != wanted.get(name)
+    ]
+    if changes:
+        raise InputError(
+            f"{path} is the checkpoint of another training: {'; '.join(changes)}; pass what it was begun with, name "
+            f"another file for the weights, {_START_OVER}"
+        )
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else str(value)
+
+
+def _warn_of_another(path: Path, found: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    changes = [
+        f"{name} was {found.get(name)} and is {value}" for name, value in here.items() if found.get(name) != value
+    ]
+    if changes:
+        warnings.warn(
+            f"{path} was written on another machine or with another set-up ({'; '.join(changes)}); training goes on "
+            f"from it, but the weights may differ in their last digits from those of an unbroken run",
+            stacklevel=5,
+        )

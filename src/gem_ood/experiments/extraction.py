@@ -1,0 +1,385 @@
+"""Extraction: one pass of a network over each set, to features and logits in memory, kept on disk if asked."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from gem_ood.detectors import Head
+from gem_ood.errors import InputError
+from gem_ood.experiments.extracted import Extracted, FeatureCache
+from gem_ood.experiments.image_sets import ImageSet
+from gem_ood.features import is_count
+from gem_ood.torch import ODIN
+from gem_ood.torch.batches import Batch, Unpack, as_batch, logits_of
+from gem_ood.torch.layers import FeatureReader, Layer
+from gem_ood.torch.modes import unwrapped, without_compilation
+from gem_ood.torch.pooling import Pool
+from gem_ood.torch.row_gradients import is_plain_linear
+from gem_ood.torch.scorers import as_array
+from gem_ood.torch.streaming import Reading, read_loader, refuse_non_finite_rows, require_loader
+
+__all__ = ["Extractor", "ImageBatches", "OnRows", "Source", "network_digest"]
+
+#: What inputs come as: images in memory, a data set, or a loader that yields batches.
+Source = ImageSet | Dataset[Any] | Iterable[Any]
+
+#: Called with the name of a set, how many of its rows are done, and how many there are if that is known.
+OnRows = Callable[[str, int, int | None], None]
+
+#: A head's logits and the network's own differ by the rounding of float32 sums, or of half precision.
+HEAD_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True)
+class ImageBatches:
+    """Images in memory as batches of normalised tensors and labels, in the order of the rows.
+
+    Pixels are divided by 255, then the mean of each colour is subtracted and its standard deviation divided by. Tensors
+    keep the order of the array in memory (torch.channels_last), in which convolutions on a CPU are faster.
+
+    >>> white = ImageSet("white", np.full((3, 4, 4, 3), 255, dtype=np.uint8))
+    >>> [tuple(images.shape) for images, _ in ImageBatches(white, 2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))]
+    [(2, 3, 4, 4), (1, 3, 4, 4)]
+    """
+
+    images: ImageSet
+    batch_size: int
+    mean: Sequence[float]
+    std: Sequence[float]
+    dtype: torch.dtype = torch.float32
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.images) / self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, NDArray[np.int64] | None]]:
+        scale = 1.0 / (255.0 * np.asarray(self.std))
+        shift = -np.asarray(self.mean) / np.asarray(self.std)
+        factors = torch.tensor(scale, dtype=torch.float32), torch.tensor(shift, dtype=torch.float32)
+        for start in range(0, len(self.images), self.batch_size):
+            rows = slice(start, start + self.batch_size)
+            # PyTorch warns of arrays that are read-only, as memory maps are; these are copied.
+            pixels = torch.from_numpy(np.require(self.images.images[rows], requirements=["C", "W"]))
+            normal = torch.addcmul(factors[1], pixels.to(torch.float32), factors[0])
+            labels = None if self.images.labels is None else self.images.labels[rows]
+            yield normal.permute(0, 3, 1, 2).to(self.dtype), labels
+
+
+class Extractor:
+    """A network and where its features are read; each set passes through it once.
+
+    Args:
+        model: Any classifier; images in memory need one that takes them normalised.
+        layer: As `gem_ood.torch.OODModel`.
+        pool: As `gem_ood.torch.OODModel`.
+        pixel_mean: What is subtracted from the colours of images in memory; the network's own unless given.
+        pixel_std: What they are divided by.
+        batch_size: Of images in memory and data sets.
+        cache: A folder to keep features in, or None.
+        unpack: From what a loader yields to (inputs, labels), where it yields something else.
+        on_rows: Told how far each pass is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        layer: Layer = "auto",
+        pool: Pool = "mean",
+        pixel_mean: Sequence[float] | None = None,
+        pixel_std: Sequence[float] | None = None,
+        batch_size: int = 200,
+        cache: FeatureCache | None = None,
+        unpack: Unpack | None = None,
+        on_rows: OnRows | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module")
+        if not is_count(batch_size):
+            raise InputError(f"batch_size must be a whole number, at least 1, but is {batch_size!r}; pass 200, say")
+        self.model = without_compilation(model)
+        inner = unwrapped(self.model)
+        self._reader = FeatureReader(self.model, layer, pool)
+        self._batch_size = int(batch_size)
+        self._unpack, self._on_rows, self._cache = unpack, on_rows, cache
+        self._mean = _three(pixel_mean, "pixel_mean") or _three(getattr(inner, "pixel_mean", None), "model.pixel_mean")
+        self._std = _three(pixel_std, "pixel_std") or _three(getattr(inner, "pixel_std", None), "model.pixel_std")
+        self._network: str | None = None
+        self._settings = {"layer": repr(self._reader.layer), "pool": repr(pool)}
+        self._can_keep = not callable(self._reader.layer) and not callable(pool)
+        #: What could not be kept, and why.
+        self.notes: list[str] = []
+
+    def check(self, source: Source, name: str, *, is_read_twice: bool = False) -> None:
+        """Raise now, rather than after the passes over other sets, if this is nothing that can be read."""
+        batches = self._batches(source, name)
+        if is_read_twice and isinstance(batches, Iterator):
+            raise InputError(
+                f"{name} can be read only once, but ODIN's step needs a second pass; pass a DataLoader or a list"
+            )
+
+    def __call__(self, source: Source, name: str, *, with_labels: bool = True) -> Extracted:
+        """Return features, logits and labels of every row of a set, which errors and progress call by this name."""
+        batches = self._batches(source, name)
+        key = self._key(source, batches, name, kind="features", with_labels=with_labels)
+        kept = None if key is None or self._cache is None else self._cache.find(key)
+        if kept is None:
+            kept = self._pass(batches, source, name, with_labels)
+            self._keep(key, kept, name)
+        elif "layer" in kept:
+            self._reader.take(kept["layer"].tobytes().decode())
+        try:
+            return Extracted(kept["features"], kept["logits"], kept.get("labels"))
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+
+    def head(self, rows: Extracted) -> Head | None:
+        """Return the last layer, if the features are its input and its output is the logits of these rows."""
+        name = self._reader.name
+        layer = None if name is None else unwrapped(self.model).get_submodule(name)
+        if not isinstance(layer, nn.Linear) or not is_plain_linear(layer) or rows.logits is None:
+            return None
+        weight = as_array(layer.weight)
+        if weight.shape != (rows.logits.shape[1], rows.features.shape[1]):
+            return None
+        head = Head(weight, None if layer.bias is None else as_array(layer.bias))
+        some = slice(0, 1000)
+        difference = np.abs(head.logits(rows.features[some]) - rows.logits[some]).max()
+        return head if difference <= HEAD_TOLERANCE * (1.0 + np.abs(rows.logits[some]).max()) else None
+
+    def odin(self, source: Source, name: str, *, noise: float, temperature: float) -> NDArray[np.float64]:
+        """Return ODIN's score of every row with a step of this size in units of the pixels, which needs the inputs."""
+        batches = self._batches(source, name)
+        key = self._key(source, batches, name, kind="odin", noise=noise, temperature=temperature)
+        kept = None if key is None or self._cache is None else self._cache.find(key)
+        if kept is None:
+            std = self._std if isinstance(source, ImageSet) else None
+            guard = ODIN(self.model, noise=noise, temperature=temperature, channel_std=std)
+            total = _length(source)
+            parts, n_done = [], 0
+            for batch in batches:
+                parts.append(guard.score_samples([batch], unpack=self._unpack, progress=False))
+                n_done += len(parts[-1])
+                self._tell(name, n_done, total)
+            kept = {"scores": np.concatenate(parts)}
+            self._keep(key, kept, name)
+        return kept["scores"]
+
+    # One pass
+
+    def _pass(self, batches: Iterable[Any], source: Source, name: str, with_labels: bool) -> dict[str, NDArray[Any]]:
+        features: list[NDArray[Any]] = []
+        logits: list[NDArray[Any]] = []
+        labels: list[NDArray[Any]] = []
+        n_done, total = 0, _length(source)
+        for batch, reading in self._readings(batches, name):
+            features.append(as_array(reading.rows))
+            logits.append(as_array(reading.logits))
+            if with_labels and batch.labels is not None:
+                labels.append(batch.labels)
+            n_done += len(features[-1])
+            self._tell(name, n_done, total)
+        if not n_done:
+            raise InputError(f"{name} has no row; pass a loader or a set with at least one")
+        if labels and len(labels) < len(features):
+            raise InputError(f"{name} has labels in some batches only; let all of them have labels, or none")
+        if len({part.dtype.kind in "iufb" for part in labels}) > 1:
+            raise InputError(
+                f"the labels of {name} are numbers in one batch and text in another; name all classes in one way"
+            )
+        found = {"features": _joined(features), "logits": _joined(logits)}
+        if self._reader.name is not None:  # which layer "auto" found is known to a later run without a pass
+            found["layer"] = np.frombuffer(self._reader.name.encode(), dtype=np.uint8)
+        return found | ({"labels": np.concatenate(labels)} if labels else {})
+
+    def _readings(self, batches: Iterable[Any], name: str) -> Iterator[tuple[Batch, Reading]]:
+        """Yield each batch and what was read of it; errors are said of the set."""
+        try:
+            for place, (batch, reading) in enumerate(
+                read_loader(self.model, batches, self._read, purpose=name, unpack=self._unpack, progress=False)
+            ):
+                logits = f"batch {place} of the loader (counted from 0): the model's logits"
+                refuse_non_finite_rows(reading.logits, logits)
+                yield batch, reading
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+
+    def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
+        output, features = self._reader.run(self.model, args, kwargs, logits_of)
+        logits = logits_of(output)
+        if len(features) != len(logits):
+            raise InputError(
+                f"the model gave {len(logits)} rows of logits but {len(features)} rows of features in layer "
+                f"{self._reader.name!r}; pass pool= a function that makes one row per input, or layer= another layer"
+            )
+        return Reading(logits, features)
+
+    def _batches(self, source: Source, name: str) -> Iterable[Any]:
+        if isinstance(source, ImageSet):
+            if self._mean is None or self._std is None:
+                raise InputError(
+                    f"{name} holds images, and a {type(unwrapped(self.model)).__name__} does not say how they are "
+                    f"normalised; pass pixel_mean and pixel_std, three numbers each, or a loader of ready inputs"
+                )
+            return ImageBatches(source, self._batch_size, self._mean, self._std, dtype=_dtype_of(self.model))
+        if isinstance(source, Dataset) and not isinstance(source, IterableDataset | DataLoader):
+            return DataLoader(source, batch_size=self._batch_size)
+        try:
+            require_loader(source)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+        return source
+
+    def _tell(self, name: str, n_done: int, total: int | None) -> None:
+        if self._on_rows is not None:
+            self._on_rows(name, n_done, total)
+
+    # What was kept
+
+    def _key(self, source: Source, batches: Iterable[Any], name: str, **what: Any) -> dict[str, Any] | None:
+        """Return what the results depend on: weights, data, how they are read. None where nothing is kept."""
+        if self._cache is None:
+            return None
+        if not self._can_keep:
+            self._note("No features were kept: layer or pool is a function, which cannot be told from another")
+            return None
+        data: dict[str, Any]
+        if isinstance(source, ImageSet):
+            data = {"images": source.digest, "mean": list(self._mean or ()), "std": list(self._std or ())}
+        elif isinstance(batches, Iterator):  # reading it for its digest would use it up
+            self._note(f"The features of {name} were not kept: it can be read only once")
+            return None
+        else:
+            try:
+                data = {"inputs": _loader_digest(batches, self.model, self._unpack)}
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
+        self._network = self._network or network_digest(self.model)
+        return {"network": self._network, **self._settings, **data, **what}
+
+    def _keep(self, key: dict[str, Any] | None, found: Mapping[str, NDArray[Any]], name: str) -> None:
+        if key is None or self._cache is None:
+            return
+        try:
+            self._cache.keep(key, found)
+        except InputError as error:  # a full disk must not cost the pass that is already done
+            self._note(f"The features of {name} were not kept: {error}")
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def network_digest(model: nn.Module) -> str:
+    """Return a SHA-256 of a model: its parts, their settings and code, and all weights and buffers.
+
+    >>> network_digest(nn.Linear(2, 2)) == network_digest(nn.Linear(2, 2))
+    False
+    """
+    inner = unwrapped(model)
+    found = hashlib.sha256(repr(inner).encode())
+    for name, part in inner.named_modules(remove_duplicate=False):
+        kind = type(part)
+        settings = {key: value for key, value in sorted(vars(part).items()) if _is_setting(key, value)}
+        found.update(f"\n{name} {kind.__module__}.{kind.__qualname__} {settings}".encode())
+        hooks = (*part._forward_pre_hooks.values(), *part._forward_hooks.values())
+        functions = (getattr(kind, "forward", None), *vars(part).values(), *hooks)
+        for function in functions:
+            found.update(f"{getattr(function, '__qualname__', '')}".encode())
+            found.update(_code_of(getattr(function, "__code__", None)))
+    # Buffers that a state_dict leaves out matter as much as others.
+    for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
+        _add_value(found, (name, tensor))
+    return found.hexdigest()
+
+
+def _is_setting(name: str, value: object) -> bool:
+    """Return whether an attribute of a module says how it computes; its mode is set for each pass."""
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return (
+        not name.startswith("_") and name != "training" and all(isinstance(part, str | int | float) for part in parts)
+    )
+
+
+def _code_of(code: CodeType | None) -> bytes:
+    """Return what a function does, so that a forward that was rewritten is another network; no names of files."""
+    if code is None:
+        return b""
+    inner = [_code_of(part) if isinstance(part, CodeType) else repr(part).encode() for part in code.co_consts]
+    return b"\n".join([code.co_code, repr(code.co_names).encode(), *inner])
+
+
+def _loader_digest(batches: Iterable[Any], model: nn.Module, unpack: Unpack | None) -> str:
+    """Return a SHA-256 of every input and label that a loader yields, in its order."""
+    found = hashlib.sha256()
+    for item in batches:
+        batch = as_batch(item, model, unpack)
+        _add_value(found, (batch.args, batch.kwargs, None if batch.labels is None else batch.labels.tolist()))
+    return found.hexdigest()
+
+
+def _add_value(found: "hashlib._Hash", value: Any) -> None:
+    """Add a tensor, an array, anything that prints as what it is, or tuples, lists and mappings of these."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiubc":
+        value = torch.from_numpy(np.array(value))
+    if isinstance(value, Tensor):
+        found.update(f"({value.dtype} {tuple(value.shape)})".encode())
+        found.update(_bytes_of(value))
+    elif isinstance(value, Mapping):
+        _add_value(found, list(value.items()))
+    elif isinstance(value, tuple | list):
+        found.update(f"[{len(value)}".encode())
+        for part in value:
+            _add_value(found, part)
+    else:
+        found.update(f"({value!r})".encode())
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).numpy().data) if flat.numel() else b""
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    whole = np.concatenate(parts)
+    return whole.astype(np.float32) if whole.dtype == np.float16 else whole
+
+
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the precision of a model's first weights, which its inputs have too."""
+    found = (tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
+    return next(found, torch.float32)
+
+
+def _length(source: Source) -> int | None:
+    if isinstance(source, ImageSet):
+        return len(source)
+    # A sampler may leave some of the data set out.
+    for of in (getattr(source, "sampler", None), getattr(source, "dataset", source)):
+        try:
+            if isinstance(of, Dataset | Sampler):
+                return len(of)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):
+            continue
+    return None
+
+
+def _three(values: Sequence[float] | None, name: str) -> tuple[float, ...] | None:
+    if values is None:
+        return None
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError):  # no sequence, or not of numbers
+        numbers = ()
+    is_std = name.endswith("std")
+    if len(numbers) != 3 or not np.isfinite(numbers).all() or (is_std and min(numbers) <= 0.0):
+        raise InputError(f"{name} is {values!r}; pass three numbers, for red, green and blue{', above 0' * is_std}")
+    return numbers

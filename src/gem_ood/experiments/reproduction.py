@@ -1,0 +1,304 @@
+"""reproduce: the paper's tables from its data sets and weights, wherever these are, or from stored features."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gem_ood.comparison.measured import check_set_name
+from gem_ood.detectors import Head
+from gem_ood.errors import InputError
+from gem_ood.experiments import data_sets
+from gem_ood.experiments.extracted import Extracted
+from gem_ood.experiments.obtaining import default_folder, fetch_missing, weights_file
+from gem_ood.experiments.paper_numbers import PAPER, PAPER_METHODS, PAPER_SETS
+from gem_ood.experiments.protocol import Protocol
+from gem_ood.experiments.results import Experiment
+from gem_ood.experiments.running import Methods, OnMethod, run, run_features
+from gem_ood.files import open_features, read_head
+from gem_ood.files.reading import READABLE
+
+if TYPE_CHECKING:
+    from gem_ood.experiments.image_sets import ImageSet
+
+__all__ = ["StoredFeatures", "read_stored_features", "reproduce", "reproduce_features"]
+
+#: Told of downloads, of reading and of the passes: what is done, how much of it, and of how much if that is known.
+OnProgress = Callable[[str, int, int | None], None]
+
+#: How many pictures of a folder become a set of its own: as many as the paper's Places365 has.
+LIMIT = 10_000
+
+
+def reproduce(
+    name: str,
+    *,
+    data: str | PathLike[str] | None = None,
+    weights: str | PathLike[str] | None = None,
+    download: bool = False,
+    sets: Sequence[str] = PAPER_SETS,
+    ood: Mapping[str, str | PathLike[str]] | None = None,
+    limit: int = LIMIT,
+    methods: Methods = PAPER_METHODS,
+    protocol: Protocol | None = None,
+    odin_noise: float = 0.0,
+    device: str = "auto",
+    batch_size: int = 200,
+    cache: str | PathLike[str] | None = None,
+    on_bytes: OnProgress | None = None,
+    on_rows: OnProgress | None = None,
+    on_method: OnMethod | None = None,
+) -> Experiment:
+    """Return the paper's tables for CIFAR-10 or CIFAR-100 (P44 to P48), beside the paper's numbers.
+
+    Everything that is needed is looked for before anything is read or computed. Nothing is downloaded unless asked.
+
+    Args:
+        name: "cifar10" or "cifar100".
+        data: The folder that holds the data sets, in any usual layout; a folder of the user's cache unless given.
+        weights: The network's weights: a WideResNet or a CIFAR ResNet, `.pt` or `.safetensors`. Unless given, the
+            published WideResNet-40-2 is looked for in `data`.
+        download: Fetch what is missing into `data`, checked against its published checksum.
+        sets: Which of the paper's out-of-distribution sets.
+        ood: Other sets by name: folders or archives of pictures, or arrays of them. One that bears the name of a set of
+            the paper is taken for it, in whichever of its usual layouts.
+        limit: At most so many pictures of each of these, and of Places365, drawn by the protocol's seed.
+        methods: As `run`.
+        protocol: As `run`.
+        odin_noise: As `run`.
+        device: "cpu", "cuda" and the like, or "auto" for a GPU where there is one.
+        batch_size: As `run`.
+        cache: As `run`.
+        on_bytes: Told how far each download is: its name, the bytes done, and in all.
+        on_rows: Told how far each set is, while it is read and while it passes through the network.
+        on_method: As `run`.
+
+    Raises:
+        InputError: A set or the weights are not there; the message says where they were looked for, and the remedy.
+    """
+    from gem_ood.extras import require_extra
+
+    _check_name(name)
+    drawing = protocol or Protocol()
+    folder = default_folder() if data is None else Path(data)
+    others = {key: Path(path) for key, path in (ood or {}).items()}
+    wanted = _checked_sets(sets, others)
+    require_extra("torch", "torch", purpose="networks")
+    from gem_ood.experiments.networks import load_network
+
+    _check_device(device)
+    if download:
+        fetch_missing([name, *wanted], folder, on_bytes=on_bytes)
+    _require_sets(name, wanted, folder)
+    for key, path in others.items():
+        if not path.exists():
+            raise InputError(f"{path} of the set {key!r} does not exist; pass a folder or an archive of pictures")
+    file = Path(weights) if weights is not None else weights_file(name, folder, download=download, on_bytes=on_bytes)
+    network = load_network(file).to(_device(device))
+    reading = _Reading(folder, drawing.seed, limit, on_rows)
+    train, test = reading.set(name, "train"), reading.set(name, "test")
+    _check_classes(network, train)
+    outside = {key: reading.set(key, "test") for key in wanted}
+    outside |= {key: reading.pictures(path, key) for key, path in others.items()}
+    outside = {key: outside[key] for key in (*PAPER_SETS, *outside) if key in outside}  # in the order of its tables
+    result = run(
+        network,
+        train,
+        test,
+        outside,
+        methods=methods,
+        protocol=drawing,
+        odin_noise=odin_noise,
+        batch_size=batch_size,
+        cache=cache,
+        name=name,
+        paper=PAPER[name],
+        on_rows=on_rows,
+        on_method=on_method,
+        progress=False,
+    )
+    sources = {key: found.source for key, found in {f"{name} (train)": train, name: test, **outside}.items()}
+    return replace(result, notes=(_about_network(network, file), *result.notes), sources=sources)
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """The features of one network on every set, as files hold them."""
+
+    train: Extracted
+    test: Extracted
+    ood: Mapping[str, Extracted]
+    head: Head | None
+
+
+def read_stored_features(folder: str | PathLike[str], on_rows: OnProgress | None = None) -> StoredFeatures:
+    """Return the features of a folder with `train`, `test` and one `ood_NAME` file per set, and perhaps `head`.
+
+    Files are those of `gem_ood.files`: `.npz`, `.npy`, `.parquet`, `.csv` or `.safetensors`; train needs labels.
+    """
+    directory = Path(folder)
+    if not directory.is_dir():
+        raise InputError(f"{directory} is not a folder; pass one with train.npz, test.npz and ood_NAME.npz, say")
+    found = {path.stem: path for path in sorted(directory.iterdir()) if path.suffix.lower() in READABLE}
+    outside = {stem.removeprefix("ood_"): path for stem, path in found.items() if stem.startswith("ood_")}
+    outside = {name: outside[name] for name in (*PAPER_SETS, *outside) if name in outside}  # in the paper's order
+    for needed in ("train", "test"):
+        if needed not in found:
+            raise InputError(f"{directory} has no file {needed} ({', '.join(READABLE)}); put one there")
+    if not outside:
+        raise InputError(f"{directory} has no file ood_NAME ({', '.join(READABLE)}); put at least one there")
+
+    def read(path: Path, name: str, with_labels: bool) -> Extracted:
+        file = open_features(path, labels=None if with_labels else False)
+        features, labels, n_read = [], [], 0
+        for rows, row_labels in file:
+            features.append(rows)
+            labels += [] if row_labels is None else [row_labels]
+            n_read += len(rows)
+            if on_rows is not None:
+                on_rows(name, n_read, file.n_rows)
+        return Extracted(np.concatenate(features), labels=np.concatenate(labels) if labels else None)
+
+    train, test = (read(found[part], part, with_labels=True) for part in ("train", "test"))
+    if train.labels is None:
+        raise InputError(f"{found['train']} has no labels, but class means need them; add an array 'labels'")
+    sets = {name: read(path, name, with_labels=False) for name, path in outside.items()}
+    return StoredFeatures(train, test, sets, read_head(found["head"]) if "head" in found else None)
+
+
+def reproduce_features(
+    name: str,
+    folder: str | PathLike[str],
+    *,
+    methods: Methods = PAPER_METHODS,
+    protocol: Protocol | None = None,
+    on_rows: OnProgress | None = None,
+    on_method: OnMethod | None = None,
+) -> Experiment:
+    """Return the paper's tables from stored features, beside the paper's numbers for CIFAR-10 or CIFAR-100.
+
+    Needs neither PyTorch nor pictures. Sets that are named as the paper's (textures, svhn, places365, lsun-c, lsun-r,
+    isun) stand beside its numbers.
+
+    Args:
+        name: "cifar10" or "cifar100": whose printed numbers to compare with.
+        folder: As `read_stored_features`.
+        methods: As `run`.
+        protocol: As `run`.
+        on_rows: Told how far each file is read.
+        on_method: As `run`.
+    """
+    _check_name(name)
+    stored = read_stored_features(folder, on_rows)
+    return run_features(
+        stored.train,
+        stored.test,
+        stored.ood,
+        head=stored.head,
+        methods=methods,
+        protocol=protocol,
+        name=name,
+        paper=PAPER[name],
+        on_method=on_method,
+    )
+
+
+class _Reading:
+    """Reads sets of one folder, and tells how far it is."""
+
+    def __init__(self, folder: Path, seed: int, limit: int, on_rows: OnProgress | None) -> None:
+        self._folder, self._seed, self._limit, self._on_rows = folder, seed, limit, on_rows
+
+    def set(self, name: str, split: str, folder: Path | None = None) -> "ImageSet":
+        limit = self._limit if name in data_sets.DEFAULT_LIMITS else None
+        return data_sets.load(
+            name,
+            folder or self._folder,
+            split=split,
+            limit=limit,
+            seed=self._seed,
+            on_images=self._told(f"read {name} {split}"),
+        )
+
+    def pictures(self, path: Path, name: str) -> "ImageSet":
+        if name in PAPER_SETS and path.is_dir() and data_sets.find(name, path) is not None:
+            return self.set(name, "test", path)
+        return data_sets.load_images(
+            path, name, limit=self._limit, seed=self._seed, on_images=self._told(f"read {name}")
+        )
+
+    def _told(self, title: str) -> Callable[[int, int], None] | None:
+        on_rows = self._on_rows
+        return None if on_rows is None else lambda n_done, n_total: on_rows(title, n_done, n_total)
+
+
+def _check_name(name: str) -> None:
+    if name not in PAPER:
+        raise InputError(f"the paper has no table for {name!r}; pass {' or '.join(map(repr, PAPER))}")
+
+
+def _checked_sets(sets: Sequence[str], others: Mapping[str, Path]) -> tuple[str, ...]:
+    chosen = (sets,) if isinstance(sets, str) else tuple(sets)
+    for one in chosen:
+        if one not in PAPER_SETS:
+            raise InputError(f"the paper has no set {one!r}; choose among {', '.join(PAPER_SETS)}")
+        if chosen.count(one) > 1:
+            raise InputError(f"the set {one!r} is named twice; name each once")
+    for key in others:
+        check_set_name(key)
+        if key in PAPER:
+            raise InputError(f"{key!r} is the name of an in-distribution set; give the other set another name")
+    if not chosen and not others:
+        raise InputError("there is no out-of-distribution set; name some of the paper's, or others")
+    return tuple(one for one in PAPER_SETS if one in chosen and one not in others)
+
+
+def _require_sets(name: str, wanted: Sequence[str], folder: Path) -> None:
+    """Raise one error for all that is missing."""
+    needed = [(name, "train"), (name, "test"), *((key, "test") for key in wanted)]
+    if not folder.exists():
+        names = ", ".join(dict.fromkeys(key for key, _ in needed))
+        raise InputError(f"{folder} does not exist; pass the folder that holds {names}, or download=True (--download)")
+    missing = [key for key, split in needed if data_sets.find(key, folder, split=split) is None]
+    if missing:
+        there = [key for key in wanted if key not in missing]
+        instead = f", or choose among the sets that are there ({', '.join(there)})" if there else ""
+        raise InputError(
+            f"{folder} does not hold {', '.join(dict.fromkeys(missing))}; pass the folder that does, or download=True "
+            f"(--download){instead}"
+        )
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    if device == "auto":
+        return
+    try:
+        torch.zeros(1, device=torch.device(device))
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device is {device!r}, which cannot be used here ({reason}); pass 'auto' or 'cpu'") from error
+
+
+def _device(device: str) -> str:
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+def _check_classes(network: Any, train: "ImageSet") -> None:
+    n_logits = [module for module in network.modules() if hasattr(module, "out_features")][-1].out_features
+    if train.n_classes > n_logits:
+        raise InputError(
+            f"{train.name} has {train.n_classes} classes but the network has {n_logits} logits; pass weights that were "
+            f"trained on it"
+        )
+
+
+def _about_network(network: Any, file: Path) -> str:
+    n_parameters = sum(parameter.numel() for parameter in network.parameters())
+    return f"Network: {type(network).__name__}, {n_parameters:,} parameters, weights {file.name}"

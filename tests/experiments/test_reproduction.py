@@ -1,0 +1,273 @@
+"""The paper's tables end to end: from files in official formats, through a network, to numbers beside the paper's."""
+
+import hashlib
+import threading
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from data_sets_on_disk import cifar10_files, made, write_tar
+from tiny_paper import N_OOD, N_TEST, pictures, write_network, write_paper_sets
+
+from gem_ood.errors import FileFormatError, InputError
+from gem_ood.experiments import PAPER_SETS, Protocol, data_sets, run, sources
+from gem_ood.experiments.networks import load_network
+from gem_ood.experiments.reproduction import read_stored_features, reproduce, reproduce_features
+
+pytestmark = pytest.mark.filterwarnings("ignore::gem_ood.errors.RankWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with tiny copies of CIFAR-10 and the six other sets, and the weights of a small network."""
+    found = write_paper_sets(tmp_path_factory.mktemp("paper"))
+    write_network(found / "wrn.pt")
+    return found
+
+
+def test_all_six_sets_stand_beside_the_papers_numbers(folder):
+    result = reproduce("cifar10", data=folder, weights=folder / "wrn.pt")
+    assert tuple(result.n_ood) == PAPER_SETS
+    assert result.methods == ("msp", "odin", "mahalanobis", "energy", "gem")
+    assert result.n_id == N_TEST
+    assert [result.n_drawn(ood) for ood in PAPER_SETS] == [N_TEST // 5] * 6
+    assert result.printed("gem", "fpr") == 0.3721
+    assert result.difference("gem", "fpr") == pytest.approx(result.value("gem", "fpr") - 0.3721)
+    assert "WideResNet, " in result.to_text()
+
+
+def test_the_numbers_are_those_of_run_on_the_same_sets(folder):
+    found = reproduce("cifar10", data=folder, weights=folder / "wrn.pt", sets=["svhn", "isun"])
+    sets = {name: data_sets.load(name, folder) for name in ("svhn", "isun")}
+    train, test = (data_sets.load("cifar10", folder, split=split) for split in ("train", "test"))
+    expected = run(load_network(folder / "wrn.pt"), train, test, sets, progress=False)
+    for method in expected.methods:
+        for metric in ("fpr", "auroc", "aupr_in"):
+            assert found.value(method, metric) == expected.value(method, metric)
+    assert found.id_error == expected.id_error
+
+
+def test_sets_come_in_the_order_of_the_papers_tables(folder):
+    result = reproduce("cifar10", data=folder, weights=folder / "wrn.pt", sets=["isun", "textures"], methods=["gem"])
+    assert tuple(result.n_ood) == ("textures", "isun")
+
+
+def test_cifar100_is_compared_with_its_own_table(tmp_path):
+    write_paper_sets(tmp_path, name="cifar100", n_classes=100)
+    weights = write_network(tmp_path / "wrn.pt", n_classes=100)
+    result = reproduce("cifar100", data=tmp_path, weights=weights, sets=["svhn"], methods=["energy", "gem"])
+    assert result.printed("gem", "fpr", "svhn") == 0.4387
+    assert result.paper.id_error == 24.04
+
+
+def test_any_folder_of_pictures_is_another_set_that_the_mean_leaves_out(folder):
+    result = reproduce(
+        "cifar10",
+        data=folder,
+        weights=folder / "wrn.pt",
+        sets=["svhn"],
+        ood={"mine": folder / "dtd"},
+        methods=["gem"],
+    )
+    assert result.n_ood == {"svhn": N_OOD, "mine": N_OOD}
+    assert result.value("gem", "fpr") == result.value("gem", "fpr", "svhn")
+    assert result.printed("gem", "fpr", "mine") is None
+    assert "does not have: mine" in result.to_text()
+
+
+def test_a_set_of_the_paper_may_lie_elsewhere(folder, tmp_path):
+    elsewhere = tmp_path / "mine"
+    elsewhere.mkdir()
+    (elsewhere / "test_32x32.mat").write_bytes((folder / "test_32x32.mat").read_bytes())
+    options = {"data": folder, "weights": folder / "wrn.pt", "methods": ["gem"]}
+    moved = reproduce("cifar10", sets=["isun", "svhn"], ood={"svhn": elsewhere}, **options)
+    usual = reproduce("cifar10", sets=["svhn", "isun"], **options)
+    assert moved.as_dict()["methods"] == usual.as_dict()["methods"]
+    assert moved.sources["svhn"].startswith(str(elsewhere))
+
+
+def test_only_other_sets_make_a_table_too(folder):
+    result = reproduce(
+        "cifar10", data=folder, weights=folder / "wrn.pt", sets=[], ood={"mine": folder / "dtd"}, methods=["gem"]
+    )
+    assert result.value("gem", "fpr") == result.value("gem", "fpr", "mine")
+    assert result.printed("gem", "fpr") is None
+
+
+def test_a_limit_cuts_places_and_other_sets(folder):
+    result = reproduce(
+        "cifar10",
+        data=folder,
+        weights=folder / "wrn.pt",
+        sets=["places365", "svhn"],
+        ood={"mine": folder / "dtd"},
+        methods=["gem"],
+        limit=12,
+    )
+    assert result.n_ood == {"svhn": N_OOD, "places365": 12, "mine": 12}
+
+
+def test_everything_missing_is_named_in_one_error_before_any_work(folder, tmp_path):
+    with pytest.raises(InputError, match=r"does not hold cifar10, textures, svhn.*isun"):
+        reproduce("cifar10", data=tmp_path, weights=folder / "wrn.pt")
+    write_paper_sets(tmp_path)
+    (tmp_path / "iSUN.tar.gz").unlink()
+    with pytest.raises(InputError, match=r"does not hold isun; .*that are there \(textures, svhn, places365"):
+        reproduce("cifar10", data=tmp_path, weights=folder / "wrn.pt")
+
+
+def test_published_weights_are_found_in_the_folder_or_their_absence_is_told(folder, tmp_path):
+    with pytest.raises(InputError, match=r"cifar10_wrn_pretrained_epoch_99.pt.*gem-ood train cifar10"):
+        reproduce("cifar10", data=folder)
+    write_paper_sets(tmp_path)
+    write_network(tmp_path / "cifar10_wrn_pretrained_epoch_99.pt")
+    assert reproduce("cifar10", data=tmp_path, sets=["svhn"], methods=["gem"]).n_id == N_TEST
+
+
+def test_weights_of_fewer_classes_are_refused(folder, tmp_path):
+    weights = write_network(tmp_path / "few.pt", n_classes=4)
+    with pytest.raises(InputError, match="10 classes but the network has 4 logits"):
+        reproduce("cifar10", data=folder, weights=weights, sets=["svhn"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sets": ["mnist"]}, "no set 'mnist'"),
+        ({"sets": ["svhn", "svhn"]}, "'svhn' is named twice"),
+        ({"sets": []}, "no out-of-distribution set"),
+        ({"ood": {"cifar100": "x"}}, "name of an in-distribution set"),
+        ({"ood": {"mean": "x"}}, "named 'mean'"),
+        ({"ood": {"mine": "nowhere"}}, "nowhere of the set 'mine' does not exist"),
+        ({"device": "tpu9"}, "device is 'tpu9'"),
+        ({"data": "nowhere"}, "nowhere does not exist"),
+        ({"methods": ["gme"]}, "no method 'gme'"),
+        ({"odin_noise": -1.0}, "odin_noise"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_bad_options_are_refused_by_name(folder, options, message):
+    with pytest.raises(InputError, match=message):
+        reproduce("cifar10", **({"data": folder, "weights": folder / "wrn.pt"} | options))
+
+
+def test_other_in_distribution_sets_are_refused(folder):
+    with pytest.raises(InputError, match="no table for 'svhn'"):
+        reproduce("svhn", data=folder)
+
+
+def test_a_damaged_archive_is_refused_by_name(folder, tmp_path):
+    write_paper_sets(tmp_path)
+    whole = (tmp_path / "iSUN.tar.gz").read_bytes()
+    (tmp_path / "iSUN.tar.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FileFormatError, match=r"iSUN.tar.gz"):
+        reproduce("cifar10", data=tmp_path, weights=folder / "wrn.pt", sets=["isun"])
+
+
+def test_a_second_run_reads_kept_features(folder, tmp_path):
+    told = []
+    options = {"data": folder, "weights": folder / "wrn.pt", "sets": ["svhn"], "cache": tmp_path / "cache"}
+    first = reproduce("cifar10", **options, on_rows=lambda *step: told.append(step))
+    assert ("svhn", N_OOD, N_OOD) in told
+    told.clear()
+    second = reproduce("cifar10", **options, on_rows=lambda *step: told.append(step))
+    assert not [step for step in told if not step[0].startswith("read ")]
+    assert first.to_json() == second.to_json()
+
+
+def stored(folder, *, with_labels=True, with_head=True, sets=("svhn", "noise")):
+    generator = np.random.default_rng(0)
+    labels = {"labels": np.arange(200) % 4} if with_labels else {}
+    np.savez(folder / "train.npz", features=generator.normal(size=(200, 6)), **labels)
+    np.savez(folder / "test.npz", features=generator.normal(size=(100, 6)), labels=np.arange(100) % 4)
+    for name in sets:
+        np.savez(folder / f"ood_{name}.npz", features=2.0 + generator.normal(size=(60, 6)))
+    if with_head:
+        np.savez(folder / "head.npz", weight=generator.normal(size=(4, 6)), bias=np.zeros(4))
+    return folder
+
+
+def test_stored_features_take_the_place_of_pictures(tmp_path):
+    result = reproduce_features("cifar10", stored(tmp_path), protocol=Protocol(n_draws=3))
+    assert result.n_ood == {"svhn": 60, "noise": 60}
+    assert result.n_drawn("svhn") == 20
+    assert result.printed("msp", "auroc", "svhn") == 0.9189
+    assert result.id_error is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"with_labels": False}, "has no labels"),
+        ({"sets": ()}, "no file ood_NAME"),
+        ({"with_head": False}, "msp: needs"),
+    ],
+)
+def test_what_lacks_among_stored_features_is_told(tmp_path, change, message):
+    with pytest.raises(InputError, match=message):
+        reproduce_features("cifar10", stored(tmp_path, **change))
+
+
+def test_a_folder_without_features_is_refused(tmp_path):
+    with pytest.raises(InputError, match="has no file train"):
+        read_stored_features(tmp_path)
+    with pytest.raises(InputError, match="is not a folder"):
+        read_stored_features(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A server on loopback with archives of every set and weights, in the place of the public ones."""
+    served = write_paper_sets(tmp_path / "served")
+    write_tar(
+        served / "cifar-10-binary.tar.gz", cifar10_files(made(60), made(50, seed=1)), inside="cifar-10-batches-bin/"
+    )
+    write_tar(served / "dtd-r1.0.1.tar.gz", pictures("dtd/images/banded", 20, seed=2))
+    write_tar(served / "val_256.tar", pictures("val_256", 20, seed=3), mode="w")
+    write_network(served / "cifar10_wrn_pretrained_epoch_99.pt")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    handler = partial(QuietHandler, directory=served)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        for archives in (sources.ARCHIVES, sources.WEIGHTS):
+            for name, archive in archives.items():
+                path = served / archive.file_name
+                if path.exists():
+                    checksum = f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}"
+                    url = f"http://127.0.0.1:{server.server_port}/{archive.file_name}"
+                    monkeypatch.setitem(archives, name, replace(archive, url=url, checksum=checksum))
+        yield server
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def test_what_is_missing_is_downloaded_once_and_only_if_asked(published, tmp_path):
+    folder = tmp_path / "own"
+    told = []
+    with pytest.raises(InputError, match="does not exist"):
+        reproduce("cifar10", data=folder)
+    assert not folder.exists()
+    first = reproduce("cifar10", data=folder, download=True, on_bytes=lambda *step: told.append(step))
+    assert {name for name, *_ in told} == {path.name for path in folder.iterdir()}
+    assert len(list(folder.iterdir())) == 8
+    assert first.n_ood["textures"] == first.n_ood["places365"] == 20
+    published.shutdown()
+    second = reproduce("cifar10", data=folder)
+    assert second.as_dict()["methods"] == first.as_dict()["methods"]
+
+
+def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(published, tmp_path, monkeypatch):
+    wrong = replace(sources.ARCHIVES["svhn"], checksum="md5:" + 32 * "0")
+    monkeypatch.setitem(sources.ARCHIVES, "svhn", wrong)
+    with pytest.raises(FileFormatError, match=r"test_32x32.mat .*0000 was expected"):
+        reproduce("cifar10", data=tmp_path / "own", download=True, sets=["svhn"])
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["cifar-10-binary.tar.gz"]
