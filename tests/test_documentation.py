@@ -118,9 +118,9 @@ def check_make(arguments: list[str]) -> None:
 def check_pip(arguments: list[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     verb, requirement = arguments
-    name, extra = re.fullmatch(r"([\w-]+)(?:\[(\w+)\])?", requirement).groups()
+    name, extras = re.fullmatch(r"([\w-]+)(?:\[([\w,]+)\])?", requirement).groups()
     assert (verb, name) == ("install", project["name"])
-    assert extra is None or extra in project["optional-dependencies"]
+    assert extras is None or set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
 CHECKS = {"gem-ood": check_gem_ood, "make": check_make, "pip": check_pip}
@@ -149,6 +149,7 @@ def test_the_shell_commands_of_a_page_could_be_typed(page):
         "gem-ood evaluate gem.safetensors --id a.npz --map tsne",
         "make tests",
         'pip install "gem-ood[reports]"',
+        'pip install "gem-ood[data,reports]"',
     ],
 )
 def test_a_shell_command_that_is_wrong_is_noticed(line):
@@ -372,14 +373,18 @@ def test_the_reference_describes_no_name_of_a_room_twice(site):
 
 
 def public_rooms():
-    """Return every module whose names are public: those that `gem_ood` exports, those of extras, and the plots."""
+    """Return every module whose names are public: those that `gem_ood` exports, those of extras, and parts of these."""
     pytest.importorskip("torch")
     import gem_ood
 
     rooms = [f"gem_ood.{name}" for name in gem_ood.__all__ if isinstance(getattr(gem_ood, name), types.ModuleType)]
+    parts = [
+        f"gem_ood.experiments.{name}"
+        for name in ("data_sets", "downloading", "networks", "reproduction", "sources", "training")
+    ]
     return [
         importlib.import_module(name)
-        for name in [*rooms, "gem_ood.experiments", "gem_ood.torch", "gem_ood.reports.plots"]
+        for name in [*rooms, "gem_ood.experiments", *parts, "gem_ood.torch", "gem_ood.reports.plots"]
     ]
 
 

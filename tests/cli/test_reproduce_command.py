@@ -64,25 +64,25 @@ def test_json_has_every_draw(folder, own_cache):
 )
 def test_tables_are_written_in_the_form_of_the_suffix(tmp_path, suffix, begins):
     out = tmp_path / f"tables{suffix}"
-    printed = run("reproduce", "cifar10", "--features", stored(tmp_path), "--out", out)
+    printed = run("reproduce", "cifar10", "--stored", stored(tmp_path), "--out", out)
     assert out.read_text(encoding="utf-8").startswith(begins)
     assert printed.endswith(f"Tables: {out}\n")
 
 
 def test_a_format_is_printed_where_there_is_no_file(tmp_path):
-    assert run("reproduce", "cifar10", "--features", stored(tmp_path), "--format", "latex").startswith("% CIFAR-10")
-    assert json.loads(run("reproduce", "cifar10", "--features", tmp_path, "--format", "json"))["n_id"] == 100
+    assert run("reproduce", "cifar10", "--stored", stored(tmp_path), "--format", "latex").startswith("% CIFAR-10")
+    assert json.loads(run("reproduce", "cifar10", "--stored", tmp_path, "--format", "json"))["n_id"] == 100
 
 
 def test_whole_sets_are_taken_once(tmp_path):
-    found = run_json("reproduce", "cifar10", "--features", stored(tmp_path), "--whole-sets")
+    found = run_json("reproduce", "cifar10", "--stored", stored(tmp_path), "--whole-sets")
     assert found["n_drawn"] == {"svhn": 60, "noise": 60}
     assert found["methods"]["gem"]["svhn"]["fpr"]["spread"] == 0.0
 
 
 def test_the_same_seed_gives_the_same_numbers(tmp_path):
     stored(tmp_path)
-    first, second, other = (run("reproduce", "cifar10", "--features", tmp_path, "--seed", seed) for seed in (1, 1, 2))
+    first, second, other = (run("reproduce", "cifar10", "--stored", tmp_path, "--seed", seed) for seed in (1, 1, 2))
     assert first == second != other
 
 
@@ -98,14 +98,14 @@ def test_other_sets_come_by_name(folder, own_cache):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--features", ".", "--data", "."], "--data is for pictures, but --features has their place"),
-        (["--features", ".", "--download"], "--download is for pictures"),
-        (["--features", "nowhere"], "nowhere is not a folder"),
+        (["--stored", ".", "--data", "."], "--data is for pictures, but --stored has their place"),
+        (["--stored", ".", "--download"], "--download is for pictures"),
+        (["--stored", "nowhere"], "nowhere is not a folder"),
         (["--cache", "x", "--no-cache"], "--cache and --no-cache contradict each other"),
         (["--data", "nowhere"], "nowhere does not exist"),
         (["--draws", "0"], "n_draws must be a whole number, at least 1"),
-        (["--features", ".", "--out", "tables.xlsx"], ".xlsx"),
-        (["--features", ".", "--json", "--format", "csv"], "--json and --format contradict each other"),
+        (["--stored", ".", "--out", "tables.xlsx"], ".xlsx"),
+        (["--stored", ".", "--json", "--format", "csv"], "--json and --format contradict each other"),
         (["--data", ".", "--ood", "=x"], "must be FILE or NAME=FILE"),
         (["--data", ".", "--ood", "a=x", "--ood", "a=y"], "--ood names 'a' twice"),
     ],

@@ -24,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("fti", "fit"), ("Fit", "fit"), ("train", "fit"), ("predict", "score"), ("eval", "evaluate"), ("trian", "fit")],
+    [("fti", "fit"), ("Fit", "fit"), ("predict", "score"), ("eval", "evaluate"), ("trian", "train")],
 )
 def test_a_wrong_command_is_answered_with_the_right_one(typed: str, meant: str) -> None:
     assert fail(typed) == f"gem-ood: error: there is no command {typed!r}; did you mean gem-ood {meant}?\n"

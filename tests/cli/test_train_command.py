@@ -19,10 +19,10 @@ from typer.testing import CliRunner  # noqa: E402
 
 from gem_ood.cli import app  # noqa: E402
 from gem_ood.cli.train import train as command  # noqa: E402
-from gem_ood.experiments import data_sets, downloading  # noqa: E402
+from gem_ood.experiments import data_sets, obtaining  # noqa: E402
+from gem_ood.experiments.networks.wide_resnet import WideResNet  # noqa: E402
 from gem_ood.experiments.sources import ARCHIVES, Archive  # noqa: E402
-from gem_ood.experiments.training import TrainingOptions, train  # noqa: E402
-from gem_ood.experiments.wide_resnet import WideResNet  # noqa: E402
+from gem_ood.experiments.training.running import TrainingOptions, train  # noqa: E402
 
 PROGRAM = [sys.executable, "-c", "from gem_ood.cli import main; main()"]
 RECIPE = ("--depth", 10, "--width", 1, "--batch-size", 8, "--device", "cpu")
@@ -142,7 +142,7 @@ def test_signals_leave_a_checkpoint_and_the_same_command_goes_on_to_the_same_byt
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
     code, lines, errors = stopped(words, signal.SIGTERM)
     assert (code, errors) == (143, [notice])
-    assert lines[1].startswith("Going on at step ")
+    assert lines[1].startswith("Going on after step ")
     assert lines[1].endswith(" of 45\n")
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
     resumed = run_json(*arguments)
@@ -192,7 +192,7 @@ def test_a_missing_set_is_downloaded_once_where_that_is_asked_for(
         on_bytes(20, 20)
         return write_cifar10(folder / "cifar-10-batches-bin")
 
-    monkeypatch.setattr(downloading, "fetch", fetch)
+    monkeypatch.setattr(obtaining, "fetch", fetch)
     folder = tmp_path / "new" / "data"
     arguments = ("train", "cifar10", "--data", folder, *RECIPE, "--epochs", 1)
     assert str(folder) in fail(*arguments, "--out", tmp_path / "a.pt")
@@ -205,7 +205,7 @@ def test_a_missing_set_is_downloaded_once_where_that_is_asked_for(
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     arguments = ("--data", tmp_path / "file" / "data", "--out", tmp_path / "a.pt", "--download")
-    assert f"{tmp_path / 'file' / 'data'} cannot be written (Not a directory)" in fail("train", "cifar10", *arguments)
+    assert f"{tmp_path / 'file' / 'data'} (Not a directory); " in fail("train", "cifar10", *arguments)
 
 
 class Terminal(io.StringIO):
@@ -243,8 +243,8 @@ def test_a_terminal_shows_a_bar_with_the_live_accuracy_beside_lines_on_stdout(
         (["cifar10", "--out", "w.pt", "--epochs", "0"], "epochs is 0; pass a whole number of at least 1"),
         (["cifar10", "--out", "w.pt", "--seed", "-1"], "seed is -1; pass a whole number of at least 0"),
         (["cifar10", "--out", "w.pt", "--learning-rate", "0"], "learning_rate is 0"),
-        (["cifar10", "--out", "w.pt", "--device", "tpu"], "device is 'tpu'; pass 'auto'"),
-        (["cifar10", "--out", "w.pt", "--device", "cuda:99"], "device is 'cuda:99' but PyTorch finds"),
+        (["cifar10", "--out", "w.pt", "--device", "tpu"], "device is 'tpu', which cannot be used here"),
+        (["cifar10", "--out", "w.pt", "--device", "cuda:99"], "device is 'cuda:99', which cannot be used here"),
         (["cifar10", "--out", "w.pt", "--data", "no"], "no does not exist; pass the folder"),
         (["cifar10", "--out", "w.pt", "--data", "."], "--download"),
         (["cifar10", "--out", "w.pt", "--checkpoint-every", "-1"], "checkpoint_seconds is -1.0"),

@@ -17,8 +17,9 @@ from made_images import TINY, coloured  # noqa: E402
 
 from gem_ood import storage  # noqa: E402
 from gem_ood.errors import FileFormatError, InputError  # noqa: E402
-from gem_ood.experiments import training, training_state  # noqa: E402
-from gem_ood.experiments.training import TrainingOptions, train  # noqa: E402
+from gem_ood.experiments.training import running as training  # noqa: E402
+from gem_ood.experiments.training import state as training_state  # noqa: E402
+from gem_ood.experiments.training.running import TrainingOptions, train  # noqa: E402
 
 OPTIONS = TrainingOptions(**TINY)
 N_STEPS = 8
@@ -102,6 +103,19 @@ def test_an_interrupt_during_a_test_goes_on_with_the_test(images, test_images, w
     assert out.read_bytes() == whole
 
 
+def test_an_interrupt_before_the_first_step_costs_nothing(images, test_images, whole, tmp_path, monkeypatch):
+    def interrupting(*_, **__):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "w.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "augmented", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            train(images, test_images, out, options=OPTIONS)
+    assert train(images, test_images, out, options=OPTIONS).resumed_from == 0
+    assert out.read_bytes() == whole
+
+
 def test_a_step_that_fails_leaves_the_checkpoint_before_it(images, test_images, whole, tmp_path, monkeypatch):
     learn = training_state.TrainingState._learn
 
@@ -128,7 +142,7 @@ import os, signal, sys
 from pathlib import Path
 import torch
 from made_images import TINY, coloured
-from gem_ood.experiments.training import TrainingOptions, train
+from gem_ood.experiments.training.running import TrainingOptions, train
 
 write_bytes, replace, unlink = Path.write_bytes, os.replace, Path.unlink
 n_calls = 0

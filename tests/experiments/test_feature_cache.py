@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from gem_ood import storage  # noqa: E402
 from gem_ood.errors import InputError  # noqa: E402
 from gem_ood.experiments import FeatureCache, ImageSet, run  # noqa: E402
-from gem_ood.experiments.extraction import Extractor, network_digest  # noqa: E402
+from gem_ood.experiments.digests import network_digest  # noqa: E402
+from gem_ood.experiments.extraction import Extractor  # noqa: E402
 
 PICTURES = picture_set(30)
 METHODS = ("msp", "odin", "mahalanobis", "energy", "gem", "react")

@@ -16,7 +16,7 @@ from tiny_paper import N_OOD, N_TEST, pictures, write_network, write_paper_sets
 
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.experiments import PAPER_SETS, Protocol, data_sets, run, sources
-from gem_ood.experiments.networks import load_network
+from gem_ood.experiments.networks.loading import load_network
 from gem_ood.experiments.reproduction import read_stored_features, reproduce, reproduce_features
 
 pytestmark = pytest.mark.filterwarnings("ignore::gem_ood.errors.RankWarning")

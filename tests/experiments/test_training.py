@@ -1,6 +1,7 @@
 """Training: the recipe against a plain loop, augmentation against a loop over images, and what is told on the way."""
 
 import math
+import os
 import threading
 from dataclasses import replace
 
@@ -14,16 +15,18 @@ from scipy.stats import chi2  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from gem_ood.errors import InputError  # noqa: E402
-from gem_ood.experiments import training_state  # noqa: E402
-from gem_ood.experiments.augmentation import (  # noqa: E402
+from gem_ood.experiments.image_sets import ImageSet  # noqa: E402
+from gem_ood.experiments.networks.devices import resolved_device  # noqa: E402
+from gem_ood.experiments.networks.wide_resnet import WideResNet  # noqa: E402
+from gem_ood.experiments.training import running as training  # noqa: E402
+from gem_ood.experiments.training import state as training_state  # noqa: E402
+from gem_ood.experiments.training.augmentation import (  # noqa: E402
     augmented,
     drawing_seed,
     epoch_order,
     flipped_and_cropped,
 )
-from gem_ood.experiments.image_sets import ImageSet  # noqa: E402
-from gem_ood.experiments.training import TrainingOptions, learning_rate, train  # noqa: E402
-from gem_ood.experiments.wide_resnet import WideResNet  # noqa: E402
+from gem_ood.experiments.training.running import TrainingOptions, learning_rate, train  # noqa: E402
 
 
 def test_the_defaults_are_the_papers_recipe():
@@ -199,6 +202,36 @@ def test_without_test_images_no_test_accuracy_is_told(tmp_path):
     assert result.test_accuracy is None
 
 
+def test_images_that_must_not_be_changed_are_not(tmp_path):
+    images = coloured(16)
+    before = images.images.copy()
+    images.images.flags.writeable = False
+    train(images, images, tmp_path / "w.pt", options=TrainingOptions(**TINY | {"epochs": 1}))
+    np.testing.assert_array_equal(images.images, before)
+
+
+@pytest.mark.parametrize("was_asked", [False, True])
+def test_a_gpu_is_asked_for_the_same_bits_again_and_the_callers_settings_come_back(was_asked, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    cudnn = torch.backends.cudnn
+
+    def settings():
+        return torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark
+
+    torch.use_deterministic_algorithms(was_asked)
+    try:
+        before = settings()
+        with training._deterministic("cuda"):
+            assert settings() == (True, True, False)
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert settings() == before
+        with training._deterministic("cpu"):
+            assert settings() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
 def test_another_seed_gives_other_weights_and_the_same_seed_the_same_bytes(tmp_path):
     options = TrainingOptions(**TINY | {"epochs": 1})
     for name, seed in (("a.pt", 0), ("b.pt", 0), ("c.pt", 1)):
@@ -305,14 +338,11 @@ def test_plain_descent_without_momentum_is_a_recipe_too(tmp_path):
 
 def test_a_gpu_that_is_not_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="device is 'cuda' but PyTorch finds 0 GPUs here; pass 'cpu' or 'auto'"):
-        train(coloured(8), None, tmp_path / "w.pt", options=TrainingOptions(**TINY | {"device": "cuda"}))
-    assert training_state.resolved_device("auto") == "cpu"
+    with pytest.raises(InputError, match=r"device is 'cuda:7', which cannot be used here .*; pass 'auto' or 'cpu'"):
+        train(coloured(8), None, tmp_path / "w.pt", options=TrainingOptions(**TINY | {"device": "cuda:7"}))
+    assert resolved_device("auto") == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [training_state.resolved_device(name) for name in ("auto", "cuda:1", "cpu")] == ["cuda", "cuda:1", "cpu"]
-    with pytest.raises(InputError, match="device is 'cuda:2' but PyTorch finds 2 GPUs"):
-        training_state.resolved_device("cuda:2")
+    assert [resolved_device(name) for name in ("auto", "cpu")] == ["cuda", "cpu"]
 
 
 @pytest.mark.parametrize(

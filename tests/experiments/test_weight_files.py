@@ -15,10 +15,10 @@ from safetensors import safe_open  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from gem_ood.errors import FileFormatError, InputError  # noqa: E402
-from gem_ood.experiments.networks import load_network  # noqa: E402
-from gem_ood.experiments.resnet import IMAGE_MEAN, IMAGE_STD, CifarResNet  # noqa: E402
-from gem_ood.experiments.weights import read_tensors, write_weights  # noqa: E402
-from gem_ood.experiments.wide_resnet import WideResNet  # noqa: E402
+from gem_ood.experiments.networks.loading import load_network  # noqa: E402
+from gem_ood.experiments.networks.resnet import IMAGE_MEAN, IMAGE_STD, CifarResNet  # noqa: E402
+from gem_ood.experiments.networks.weights import read_tensors, write_weights  # noqa: E402
+from gem_ood.experiments.networks.wide_resnet import WideResNet  # noqa: E402
 
 
 def network(width=1):

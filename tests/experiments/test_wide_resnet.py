@@ -11,7 +11,7 @@ from torch.nn import functional  # noqa: E402
 
 from gem_ood import GEM  # noqa: E402
 from gem_ood.errors import InputError  # noqa: E402
-from gem_ood.experiments.wide_resnet import WideResNet  # noqa: E402
+from gem_ood.experiments.networks.wide_resnet import WideResNet  # noqa: E402
 from gem_ood.torch import OODModel  # noqa: E402
 
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
@@ -80,7 +80,8 @@ def varied(depth=16, width=2, n_classes=4, dropout=0.3):
 @pytest.mark.parametrize(("depth", "width", "n_classes"), [(40, 2, 10), (40, 2, 100), (10, 1, 3), (16, 3, 7)])
 def test_tensors_have_the_names_the_shapes_and_the_order_of_the_published_network(depth, width, n_classes):
     tensors = WideResNet(depth, width, n_classes=n_classes).state_dict()
-    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == shapes(depth, width, n_classes)
+    found = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
+    assert found == list(shapes(depth, width, n_classes).items())
 
 
 def test_wrn_40_2_has_as_many_parameters_as_the_published_network():

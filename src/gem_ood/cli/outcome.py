@@ -38,7 +38,6 @@ _OPTION_NAMES = {
 
 #: What other programs call our commands.
 _OTHER_NAMES = {
-    "train": "fit",
     "predict": "score",
     "detect": "score",
     "test": "evaluate",

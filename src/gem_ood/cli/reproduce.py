@@ -61,9 +61,9 @@ OtherOod = Annotated[
     list[str] | None,
     typer.Option(
         "--ood",
-        metavar="NAME=DIR",
+        metavar="[NAME=]DIR",
         rich_help_panel=ROWS_PANEL,
-        help="Another out-of-distribution set: a folder or an archive of pictures; repeatable.",
+        help="Another out-of-distribution set, a folder or an archive of pictures, and its name; repeatable.",
     ),
 ]
 Stored = Annotated[
@@ -71,7 +71,7 @@ Stored = Annotated[
     typer.Option(
         metavar="DIR",
         rich_help_panel=ROWS_PANEL,
-        help="Features in place of pictures and network: a folder with train, test, ood_NAME and perhaps head files.",
+        help="Stored features in place of pictures and network: a folder with files train, test, ood_NAME and head.",
     ),
 ]
 Methods = Annotated[
@@ -126,7 +126,7 @@ def reproduce(
     download: Download = False,
     sets: Sets = None,
     ood: OtherOod = None,
-    features: Stored = None,
+    stored: Stored = None,
     methods: Methods = None,
     odin_noise: OdinNoise = 0.0,
     draws: DrawCount = 10,
@@ -147,17 +147,17 @@ def reproduce(
         gem-ood reproduce cifar10 --download
         gem-ood reproduce cifar100 --data data --weights wrn.pt \
             --sets svhn,textures --ood noise=pictures --out tables.md
-        gem-ood reproduce cifar10 --features features --whole-sets
+        gem-ood reproduce cifar10 --stored features --whole-sets
     """
     from gem_ood.errors import InputError
     from gem_ood.experiments import PAPER_METHODS, PAPER_SETS, Protocol
 
     _check_output(as_format, out, json)
     of_pictures = {"--data": data, "--weights": weights, "--sets": sets, "--ood": ood or None, "--cache": cache}
-    if features is not None:
+    if stored is not None:
         for option, value in (of_pictures | {"--download": download or None, "--no-cache": no_cache or None}).items():
             if value is not None:
-                raise InputError(f"{option} is for pictures, but --features has their place; pass one of the two")
+                raise InputError(f"{option} is for pictures, but --stored has their place; pass one of the two")
     if cache is not None and no_cache:
         raise InputError("--cache and --no-cache contradict each other; pass one of them")
     protocol = Protocol.whole() if whole_sets else Protocol(n_draws=draws, seed=seed)
@@ -165,11 +165,11 @@ def reproduce(
     with watching("bytes") as downloads, watching("images") as progress:
         work: dict[str, Any] = {"methods": chosen, "protocol": protocol, "on_rows": progress.watch_each()}
         work["on_method"] = lambda method, place, total: detail(f"fitting {method} ({place}/{total})")
-        if features is not None:
+        if stored is not None:
             from gem_ood.experiments.reproduction import reproduce_features
 
             with step("measuring"):
-                experiment = reproduce_features(in_distribution, features, **work)
+                experiment = reproduce_features(in_distribution, stored, **work)
         else:
             from gem_ood.experiments.obtaining import default_folder
             from gem_ood.experiments.reproduction import reproduce as compute

@@ -13,7 +13,7 @@ from gem_ood.cli.voice import detail, note, step, tell, watching
 
 if TYPE_CHECKING:
     from gem_ood.experiments.image_sets import ImageSet
-    from gem_ood.experiments.recipe import EpochResult, Progress, TrainingOptions, TrainingResult
+    from gem_ood.experiments.training.recipe import EpochResult, Progress, TrainingOptions, TrainingResult
     from gem_ood.progress import RowProgress
 
 __all__ = ["train"]
@@ -77,11 +77,11 @@ def train(
     from gem_ood.extras import require_extra
 
     require_extra("torch", "torch", purpose="networks")
-    from gem_ood.experiments.checkpoints import refuse_taken
+    from gem_ood.experiments.networks.devices import resolved_device
+    from gem_ood.experiments.networks.weights import WEIGHT_SUFFIXES
     from gem_ood.experiments.obtaining import default_folder
-    from gem_ood.experiments.recipe import TrainingOptions
-    from gem_ood.experiments.training_state import resolved_device
-    from gem_ood.experiments.weights import WEIGHT_SUFFIXES
+    from gem_ood.experiments.training.checkpoints import refuse_taken
+    from gem_ood.experiments.training.recipe import TrainingOptions
 
     check_out(out, WEIGHT_SUFFIXES)
     refuse_taken(out, restart=restart)
@@ -136,8 +136,8 @@ def _trained(
     restart: bool,
     is_told: bool,
 ) -> "TrainingResult":
-    from gem_ood.experiments.checkpoints import checkpoint_path
-    from gem_ood.experiments.training import train as train_network
+    from gem_ood.experiments.training.checkpoints import checkpoint_path
+    from gem_ood.experiments.training.running import train as train_network
 
     teller = _Teller(options, images, is_told=is_told)
     try:
@@ -203,7 +203,7 @@ class _Teller:
             f"{options.epochs} epochs, seed {options.seed}, {options.device}"
         )
         if progress.step > 1:
-            self._tell(f"Going on at step {progress.step:,} of {progress.n_steps:,}")
+            self._tell(f"Going on after step {progress.step - 1:,} of {progress.n_steps:,}")
 
     def _tell(self, text: str) -> None:
         if self._is_told:

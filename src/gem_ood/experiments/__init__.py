@@ -7,23 +7,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gem_ood.experiments.data_sets import DATA_SETS, load, load_images
+    from gem_ood.experiments import data_sets, networks, training
     from gem_ood.experiments.downloading import fetch
     from gem_ood.experiments.extracted import Extracted, FeatureCache
     from gem_ood.experiments.image_sets import ImageSet
+    from gem_ood.experiments.networks import (
+        IMAGE_MEAN,
+        IMAGE_STD,
+        CifarResNet,
+        WideResNet,
+        load_network,
+        normalize_images,
+    )
     from gem_ood.experiments.paper_numbers import PAPER, PAPER_METHODS, PAPER_SETS, PaperTable
     from gem_ood.experiments.protocol import Draws, Protocol
-    from gem_ood.experiments.resnet import IMAGE_MEAN, IMAGE_STD, CifarResNet, normalize_images
+    from gem_ood.experiments.reproduction import reproduce, reproduce_features
     from gem_ood.experiments.results import Experiment
     from gem_ood.experiments.running import run, run_features
-    from gem_ood.experiments.wide_resnet import WideResNet
+    from gem_ood.experiments.sources import ARCHIVES, WEIGHTS, Archive
+    from gem_ood.experiments.training import TrainingOptions, TrainingResult, train
 
 __all__ = [
+    "ARCHIVES",
     "IMAGE_MEAN",
     "IMAGE_STD",
     "PAPER",
     "PAPER_METHODS",
     "PAPER_SETS",
+    "WEIGHTS",
+    "Archive",
     "CifarResNet",
     "Draws",
     "Experiment",
@@ -32,46 +44,50 @@ __all__ = [
     "ImageSet",
     "PaperTable",
     "Protocol",
+    "TrainingOptions",
+    "TrainingResult",
     "WideResNet",
+    "data_sets",
+    "fetch",
+    "load_network",
+    "networks",
     "normalize_images",
+    "reproduce",
+    "reproduce_features",
     "run",
     "run_features",
+    "train",
+    "training",
 ]
 
 #: The module of each name.
 _HOMES = {
-    "ImageSet": "image_sets",
-    "Extracted": "extracted",
-    "FeatureCache": "extracted",
-    "PAPER": "paper_numbers",
-    "PAPER_METHODS": "paper_numbers",
-    "PAPER_SETS": "paper_numbers",
-    "PaperTable": "paper_numbers",
-    "Draws": "protocol",
-    "Protocol": "protocol",
-    "Experiment": "results",
-    "WideResNet": "wide_resnet",
-    "run": "running",
-    "run_features": "running",
-    "IMAGE_MEAN": "resnet",
-    "IMAGE_STD": "resnet",
-    "CifarResNet": "resnet",
-    "normalize_images": "resnet",
+    name: home
+    for home, names in {
+        "downloading": ("fetch",),
+        "extracted": ("Extracted", "FeatureCache"),
+        "image_sets": ("ImageSet",),
+        "networks": ("IMAGE_MEAN", "IMAGE_STD", "CifarResNet", "WideResNet", "load_network", "normalize_images"),
+        "paper_numbers": ("PAPER", "PAPER_METHODS", "PAPER_SETS", "PaperTable"),
+        "protocol": ("Draws", "Protocol"),
+        "reproduction": ("reproduce", "reproduce_features"),
+        "results": ("Experiment",),
+        "running": ("run", "run_features"),
+        "sources": ("ARCHIVES", "WEIGHTS", "Archive"),
+        "training": ("TrainingOptions", "TrainingResult", "train"),
+    }.items()
+    for name in names
 }
 
-#: The modules that import PyTorch.
-_OF_TORCH = {"networks", "resnet", "training", "wide_resnet"}
+_ROOMS = ("data_sets", "networks", "training")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"gem_ood.experiments.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'gem_ood.experiments' has no attribute {name!r}")
-    home = _HOMES[name]
-    if home in _OF_TORCH:
-        from gem_ood.extras import require_extra
-
-        require_extra("torch", "torch", purpose="networks")
-    value = getattr(import_module(f"gem_ood.experiments.{home}"), name)
+    value = getattr(import_module(f"gem_ood.experiments.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -88,8 +88,9 @@ def reproduce(
     wanted = _checked_sets(sets, others)
     require_extra("torch", "torch", purpose="networks")
     from gem_ood.experiments.networks import load_network
+    from gem_ood.experiments.networks.devices import resolved_device
 
-    _check_device(device)
+    place = resolved_device(device)
     if download:
         fetch_missing([name, *wanted], folder, on_bytes=on_bytes)
     _require_sets(name, wanted, folder)
@@ -97,7 +98,7 @@ def reproduce(
         if not path.exists():
             raise InputError(f"{path} of the set {key!r} does not exist; pass a folder or an archive of pictures")
     file = Path(weights) if weights is not None else weights_file(name, folder, download=download, on_bytes=on_bytes)
-    network = load_network(file).to(_device(device))
+    network = load_network(file).to(place)
     reading = _Reading(folder, drawing.seed, limit, on_rows)
     train, test = reading.set(name, "train"), reading.set(name, "test")
     _check_classes(network, train)
@@ -270,24 +271,6 @@ def _require_sets(name: str, wanted: Sequence[str], folder: Path) -> None:
             f"{folder} does not hold {', '.join(dict.fromkeys(missing))}; pass the folder that does, or download=True "
             f"(--download){instead}"
         )
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    if device == "auto":
-        return
-    try:
-        torch.zeros(1, device=torch.device(device))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device is {device!r}, which cannot be used here ({reason}); pass 'auto' or 'cpu'") from error
-
-
-def _device(device: str) -> str:
-    import torch
-
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
 def _check_classes(network: Any, train: "ImageSet") -> None:

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.experiments.augmentation import drawing_seed
-from gem_ood.experiments.checkpoints import Checkpoint
-from gem_ood.experiments.recipe import EpochResult, TrainingOptions, learning_rate
-from gem_ood.experiments.wide_resnet import WideResNet
+from gem_ood.experiments.networks.wide_resnet import WideResNet
+from gem_ood.experiments.training.augmentation import drawing_seed
+from gem_ood.experiments.training.checkpoints import Checkpoint
+from gem_ood.experiments.training.recipe import EpochResult, TrainingOptions, learning_rate
 
-__all__ = ["TrainingState", "resolved_device"]
+__all__ = ["TrainingState"]
 
 
 class TrainingState:
@@ -170,7 +170,7 @@ class TrainingState:
 
     def _inputs(self, images: NDArray[np.uint8]) -> Tensor:
         """Return bytes (n, height, width, 3) as the network's input, normalised where the network is."""
-        pixels = torch.from_numpy(np.ascontiguousarray(images))
+        pixels = torch.from_numpy(np.array(images, order="C"))  # a copy: PyTorch takes no read-only arrays
         if self.device.type == "cuda":
             pixels = pixels.pin_memory().to(self.device, non_blocking=True)
         mean = torch.tensor(self.network.pixel_mean, device=self.device)
@@ -202,21 +202,6 @@ class _Seeded:
 
     def __exit__(self, *error: Any) -> None:
         self._fork.__exit__(*error)
-
-
-def resolved_device(device: str) -> str:
-    """Return the device that "auto" stands for, or this one if it is there.
-
-    >>> resolved_device("cpu")
-    'cpu'
-    """
-    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "auto":
-        return "cuda" if n_gpus else "cpu"
-    number = int(device.partition(":")[2] or 0) if device.startswith("cuda") else -1
-    if number >= n_gpus:
-        raise InputError(f"device is {device!r} but PyTorch finds {n_gpus} GPUs here; pass 'cpu' or 'auto'")
-    return device
 
 
 def reduced_precision(device: torch.device) -> torch.dtype | None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gem_ood import storage
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.experiments.recipe import EpochResult
+from gem_ood.experiments.training.recipe import EpochResult
 
 __all__ = ["Checkpoint", "checkpoint_path", "load_checkpoint", "refuse_taken", "remove_leftovers", "save_checkpoint"]
 

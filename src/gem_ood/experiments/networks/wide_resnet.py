@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.experiments.weights import read_tensors, refuse_mismatch, refuse_shape, some, unwrapped_names
+from gem_ood.experiments.networks.weights import read_tensors, refuse_mismatch, refuse_shape, some, unwrapped_names
 
 __all__ = ["IMAGE_SIDES", "WideResNet", "check_shape"]
 

@@ -3,9 +3,9 @@
 from os import PathLike
 
 from gem_ood.errors import FileFormatError
-from gem_ood.experiments.resnet import CifarResNet
-from gem_ood.experiments.weights import read_tensors, some, unwrapped_names
-from gem_ood.experiments.wide_resnet import WideResNet
+from gem_ood.experiments.networks.resnet import CifarResNet
+from gem_ood.experiments.networks.weights import read_tensors, some, unwrapped_names
+from gem_ood.experiments.networks.wide_resnet import WideResNet
 
 __all__ = ["load_network"]
 
@@ -18,7 +18,7 @@ def load_network(path: str | PathLike[str]) -> WideResNet | CifarResNet:
 
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from gem_ood.experiments.weights import write_weights
+    >>> from gem_ood.experiments.networks.weights import write_weights
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_weights(CifarResNet(depth=8), Path(folder, "weights.safetensors"))
     ...     network = load_network(Path(folder, "weights.safetensors"))

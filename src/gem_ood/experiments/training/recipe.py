@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gem_ood.errors import InputError
-from gem_ood.experiments.wide_resnet import check_shape
+from gem_ood.experiments.networks.wide_resnet import check_shape
 
 __all__ = ["EpochResult", "Progress", "TrainingOptions", "TrainingResult", "learning_rate"]
 

@@ -22,19 +22,20 @@ from numpy.typing import NDArray
 
 from gem_ood._version import __version__
 from gem_ood.errors import InputError
-from gem_ood.experiments.augmentation import augmented, epoch_order
-from gem_ood.experiments.checkpoints import (
+from gem_ood.experiments.image_sets import ImageSet
+from gem_ood.experiments.networks.devices import resolved_device
+from gem_ood.experiments.networks.weights import weights_suffix, write_weights
+from gem_ood.experiments.networks.wide_resnet import IMAGE_SIDES
+from gem_ood.experiments.training.augmentation import augmented, epoch_order
+from gem_ood.experiments.training.checkpoints import (
     checkpoint_path,
     load_checkpoint,
     refuse_taken,
     remove_leftovers,
     save_checkpoint,
 )
-from gem_ood.experiments.image_sets import ImageSet
-from gem_ood.experiments.recipe import EpochResult, Progress, TrainingOptions, TrainingResult, learning_rate
-from gem_ood.experiments.training_state import TrainingState, resolved_device
-from gem_ood.experiments.weights import weights_suffix, write_weights
-from gem_ood.experiments.wide_resnet import IMAGE_SIDES
+from gem_ood.experiments.training.recipe import EpochResult, Progress, TrainingOptions, TrainingResult, learning_rate
+from gem_ood.experiments.training.state import TrainingState
 from gem_ood.plain import plain
 from gem_ood.storage import refuse_unwritable_place
 
@@ -291,6 +292,8 @@ def _deterministic(device: str) -> Iterator[None]:
     cudnn = torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     cudnn_before = cudnn.deterministic, cudnn.benchmark
+    # Without a workspace of its own for each stream, cuBLAS may add up in another order; read when it first starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     cudnn.deterministic, cudnn.benchmark = True, False
     try:
