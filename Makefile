@@ -10,7 +10,7 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 TEST_ENV = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: demo test lint docs bench bench-quick figures screenshots golden peers clean
+.PHONY: demo test lint docs bench bench-quick figures screenshots tables golden peers clean
 
 demo: $(VENV)/.demo
 	@mkdir -p build
@@ -47,6 +47,10 @@ screenshots: $(VENV)/.test
 	@test -f build/screenshots/report.png && test -f build/screenshots/report-scores.png || \
 		{ echo "no pictures were taken: Chromium is not there, or playwright is not"; exit 1; }
 	cp build/screenshots/report.png build/screenshots/report-scores.png docs/images
+
+# The recorded tables of docs/reproduce-the-paper.md, where the real data is there.
+tables: $(VENV)/.test
+	$(VENV)/bin/python tests/test_recorded_tables.py
 
 golden: $(VENV)/.test
 	$(VENV)/bin/python tests/golden/make.py

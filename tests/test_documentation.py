@@ -378,10 +378,7 @@ def public_rooms():
     import gem_ood
 
     rooms = [f"gem_ood.{name}" for name in gem_ood.__all__ if isinstance(getattr(gem_ood, name), types.ModuleType)]
-    parts = [
-        f"gem_ood.experiments.{name}"
-        for name in ("data_sets", "downloading", "networks", "reproduction", "sources", "training")
-    ]
+    parts = [f"gem_ood.experiments.{name}" for name in ("data_sets", "networks", "training")]
     return [
         importlib.import_module(name)
         for name in [*rooms, "gem_ood.experiments", *parts, "gem_ood.torch", "gem_ood.reports.plots"]
@@ -396,7 +393,8 @@ def test_the_reference_describes_every_public_name(site):
         for name in room.__all__:
             place = f"{room.__name__}.{name}"  # a function in a module of its own name is found one step further
             is_scikit_learns = str(getattr(getattr(room, name), "__module__", "")).startswith("sklearn.")
-            is_there = place in found or f"{place}.{name}" in found
+            above = f"{room.__name__.rpartition('.')[0]}.{name}"  # what the room of a part exports is described there
+            is_there = place in found or f"{place}.{name}" in found or above in found
             if not (is_there or (is_scikit_learns and f"<code>{name}</code>" in page)):
                 missing.append(place)
     assert missing == []

@@ -111,11 +111,11 @@ def _metrics(text: str) -> tuple[str, ...]:
         raise InputError(f"--metrics: {error}") from error
 
 
-def about_left_out(left_out: Mapping[str, str]) -> list[str]:
-    """Return one line for each reason, with the methods that it holds for."""
+def about_left_out(left_out: Mapping[str, str], *, has_options: bool = True) -> list[str]:
+    """Return one line for each reason, with the methods that it holds for; of a command that may have no options."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in left_out.items():
-        by_reason.setdefault(in_option_names(reason), []).append(name)
+        by_reason.setdefault(in_option_names(reason) if has_options else reason, []).append(name)
     return [f"left out {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
 
 

@@ -229,7 +229,7 @@ def _show(experiment: "Experiment", as_format: Format | None, out: Path | None, 
     print_text(_rendered(experiment, form if out is None else "text").removesuffix("\n"))
     if out is not None:
         tell(f"Tables: {out}")
-    for line in about_left_out(experiment.left_out):
+    for line in about_left_out(experiment.left_out, has_options=False):
         note(line)
 
 

@@ -200,7 +200,7 @@ class _Teller:
         options = self._options
         self._tell(
             f"WideResNet-{options.depth}-{options.width} on {len(self._images):,} images of {self._images.name}, "
-            f"{options.epochs} epochs, seed {options.seed}, {options.device}"
+            f"epochs {options.epochs}, seed {options.seed}, {options.device}"
         )
         if progress.step > 1:
             self._tell(f"Going on after step {progress.step - 1:,} of {progress.n_steps:,}")
