@@ -63,7 +63,7 @@ def test_each_epoch_is_one_line_and_the_weights_are_those_of_the_library(data: P
     images, test_images = (data_sets.load("cifar10", data, split=split) for split in ("train", "test"))
     result = train(images, test_images, tmp_path / "same.safetensors", options=options)
     assert out.read_bytes() == (tmp_path / "same.safetensors").read_bytes()
-    assert lines[0] == f"WideResNet-10-1 on 20 images of {images.name}, 2 epochs, seed 0, cpu"
+    assert lines[0] == f"WideResNet-10-1 on 20 images of {images.name}, epochs 2, seed 0, cpu"
     for line, epoch in zip(lines[1:3], result.history, strict=True):
         shown, _, seconds = line.rpartition("  ")
         assert shown == (

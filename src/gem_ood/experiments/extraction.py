@@ -16,6 +16,7 @@ from gem_ood.errors import InputError
 from gem_ood.experiments.digests import loader_digest, network_digest
 from gem_ood.experiments.extracted import Extracted, FeatureCache
 from gem_ood.experiments.image_sets import ImageSet
+from gem_ood.experiments.networks.pixels import normalized
 from gem_ood.features import is_count
 from gem_ood.torch import ODIN
 from gem_ood.torch.batches import Batch, Unpack, logits_of
@@ -42,9 +43,6 @@ HEAD_TOLERANCE = 1e-2
 class ImageBatches:
     """Images in memory as batches of normalised tensors and labels, in the order of the rows.
 
-    Pixels are divided by 255, then the mean of each colour is subtracted and its standard deviation divided by. Tensors
-    keep the order of the array in memory (torch.channels_last), in which convolutions on a CPU are faster.
-
     >>> white = ImageSet("white", np.full((3, 4, 4, 3), 255, dtype=np.uint8))
     >>> [tuple(images.shape) for images, _ in ImageBatches(white, 2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))]
     [(2, 3, 4, 4), (1, 3, 4, 4)]
@@ -60,16 +58,10 @@ class ImageBatches:
         return math.ceil(len(self.images) / self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, NDArray[np.int64] | None]]:
-        scale = 1.0 / (255.0 * np.asarray(self.std))
-        shift = -np.asarray(self.mean) / np.asarray(self.std)
-        factors = torch.tensor(scale, dtype=torch.float32), torch.tensor(shift, dtype=torch.float32)
         for start in range(0, len(self.images), self.batch_size):
             rows = slice(start, start + self.batch_size)
-            # PyTorch warns of arrays that are read-only, as memory maps are; these are copied.
-            pixels = torch.from_numpy(np.require(self.images.images[rows], requirements=["C", "W"]))
-            normal = torch.addcmul(factors[1], pixels.to(torch.float32), factors[0])
-            labels = None if self.images.labels is None else self.images.labels[rows]
-            yield normal.permute(0, 3, 1, 2).to(self.dtype), labels
+            inputs = normalized(self.images.images[rows], mean=self.mean, std=self.std)
+            yield inputs.to(self.dtype), None if self.images.labels is None else self.images.labels[rows]
 
 
 class Extractor:

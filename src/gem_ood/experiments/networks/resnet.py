@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gem_ood.errors import FileFormatError, InputError
+from gem_ood.experiments.networks.pixels import normalized
 from gem_ood.experiments.networks.weights import read_tensors, refuse_mismatch, refuse_shape, some
 
 __all__ = ["IMAGE_MEAN", "IMAGE_STD", "CifarResNet", "normalize_images"]
@@ -119,12 +120,7 @@ def normalize_images(images: NDArray[np.uint8]) -> Tensor:
         raise InputError(f"images must have shape (n, 32, 32, 3) but has {images.shape}; {_shape_remedy(images.shape)}")
     if images.dtype != np.uint8:
         raise InputError(f"images must have dtype uint8 but has {images.dtype}; pass whole pixel values from 0 to 255")
-    # One copy, made by NumPy, so that read-only, memory-mapped and flipped arrays pass too.
-    pixels = np.asarray(images).astype(np.float32, order="C")
-    pixels /= 255.0
-    pixels -= np.array(IMAGE_MEAN, dtype=np.float32)
-    pixels /= np.array(IMAGE_STD, dtype=np.float32)
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    return normalized(np.asarray(images), mean=IMAGE_MEAN, std=IMAGE_STD)
 
 
 class _BasicBlock(nn.Module):

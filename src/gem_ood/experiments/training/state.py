@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gem_ood.errors import FileFormatError, InputError
+from gem_ood.experiments.networks.pixels import normalized
 from gem_ood.experiments.networks.wide_resnet import WideResNet
 from gem_ood.experiments.training.augmentation import drawing_seed
 from gem_ood.experiments.training.checkpoints import Checkpoint
@@ -170,14 +171,8 @@ class TrainingState:
 
     def _inputs(self, images: NDArray[np.uint8]) -> Tensor:
         """Return bytes (n, height, width, 3) as the network's input, normalised where the network is."""
-        pixels = torch.from_numpy(np.array(images, order="C"))  # a copy: PyTorch takes no read-only arrays
-        if self.device.type == "cuda":
-            pixels = pixels.pin_memory().to(self.device, non_blocking=True)
-        mean = torch.tensor(self.network.pixel_mean, device=self.device)
-        std = torch.tensor(self.network.pixel_std, device=self.device)
-        # Channels stay last in memory, in which convolutions are faster.
-        normalized: Tensor = pixels.to(mean.dtype).div_(255.0).sub_(mean).div_(std).permute(0, 3, 1, 2)
-        return normalized
+        network = self.network
+        return normalized(images, mean=network.pixel_mean, std=network.pixel_std, device=self.device)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         precision = self.precision or torch.bfloat16
