@@ -19,7 +19,7 @@ def normalized(
     tensor keeps the array's order in memory (torch.channels_last), in which convolutions on a CPU are faster.
 
     >>> normalized(np.full((1, 2, 2, 3), 255, dtype=np.uint8), mean=(0.5, 0.5, 0.0), std=(0.5, 0.25, 1.0))[0, :, 0, 0]
-    tensor([1., 2., 1.])
+    tensor([1.0000, 2.0000, 1.0000])
     """
     n, height, width, _ = images.shape
     # Factors as long as a row of pixels: three at a time would leave most of the processor's lanes idle.
