@@ -4,24 +4,13 @@ from typing import TYPE_CHECKING
 
 from gem_ood.comparison import MEAN, METRICS
 from gem_ood.comparison.tables import Cell, Column, Table
+from gem_ood.experiments.data_sets import TITLES
 from gem_ood.experiments.paper_numbers import PAPER_METRICS, PAPER_SETS
 
 if TYPE_CHECKING:
     from gem_ood.experiments.results import Experiment, Verdict
 
-__all__ = ["TITLES", "main_table", "set_table"]
-
-#: What sets are called in titles and notes.
-TITLES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "textures": "Textures",
-    "svhn": "SVHN",
-    "places365": "Places365",
-    "lsun-c": "LSUN-Crop",
-    "lsun-r": "LSUN-Resize",
-    "isun": "iSUN",
-}
+__all__ = ["main_table", "set_table"]
 
 _METRIC_TITLES = {"auroc": "AUROC", "aupr_in": "AUPR"}
 _SIGNS = {"within": "≈", "beyond": "≠"}

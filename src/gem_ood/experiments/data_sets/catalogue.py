@@ -85,7 +85,9 @@ CATALOGUE = {
     )
 }
 
+#: The names of the data sets that can be read by name.
 DATA_SETS: tuple[str, ...] = tuple(CATALOGUE)
+#: What tables call them.
 TITLES: dict[str, str] = {name: known.title for name, known in CATALOGUE.items()}
 
 #: What may follow a set's name in the name of a file, such as cifar10_train_5k.npz or svhn_test_32x32.npz.
