@@ -43,6 +43,10 @@ class RowProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar away, if it is shown: other lines, or the bar of the next work, have its place."""
         if self._bar is not None:
             self._bar.stop()
 

@@ -86,7 +86,7 @@ def test_json_has_every_epoch_and_the_recipe(data: Path, tmp_path: Path) -> None
     assert [epoch["epoch"] for epoch in result["epochs"]] == [1, 2]
     assert result["test_accuracy"] == result["epochs"][1]["test_accuracy"]
     recipe = result["options"]
-    assert (recipe["n_classes"], recipe["momentum"], recipe["nesterov"]) == (100, 0.0, False)
+    assert (recipe["n_classes"], recipe["momentum"]) == (100, 0.0)
     assert (recipe["learning_rate"], recipe["weight_decay"], recipe["dropout"]) == (0.05, 0.0, 0.0)
     assert WideResNet.load(out).fc.out_features == 100
 
@@ -243,7 +243,7 @@ def test_a_terminal_shows_a_bar_with_the_live_accuracy_beside_lines_on_stdout(
         (["cifar10", "--out", "w.pt", "--epochs", "0"], "epochs is 0; pass a whole number of at least 1"),
         (["cifar10", "--out", "w.pt", "--seed", "-1"], "seed is -1; pass a whole number of at least 0"),
         (["cifar10", "--out", "w.pt", "--learning-rate", "0"], "learning_rate is 0"),
-        (["cifar10", "--out", "w.pt", "--device", "tpu"], "device is 'tpu', which cannot be used here"),
+        (["cifar10", "--out", "w.pt", "--device", "tpu"], "device is 'tpu'; pass 'auto'"),
         (["cifar10", "--out", "w.pt", "--device", "cuda:99"], "device is 'cuda:99', which cannot be used here"),
         (["cifar10", "--out", "w.pt", "--data", "no"], "no does not exist; pass the folder"),
         (["cifar10", "--out", "w.pt", "--data", "."], "--download"),

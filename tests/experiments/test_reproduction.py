@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from data_sets_on_disk import cifar10_files, made, write_tar
+from data_sets_on_disk import cifar10_files, made, write_files, write_tar
 from tiny_paper import N_OOD, N_TEST, pictures, write_network, write_paper_sets
 
 from gem_ood.errors import FileFormatError, InputError
@@ -91,6 +91,37 @@ def test_a_set_of_the_paper_may_lie_elsewhere(folder, tmp_path):
     assert moved.sources["svhn"].startswith(str(elsewhere))
 
 
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_set_of_the_paper_keeps_its_own_rules_wherever_it_lies(folder, tmp_path, kind):
+    files = pictures("crops", 12, seed=6, size=(36, 36))
+    path = write_files(tmp_path / "mine", files) if kind == "folder" else write_tar(tmp_path / "x.tar.gz", files)
+    options = {"data": folder, "weights": folder / "wrn.pt", "sets": [], "methods": ["gem"]}
+    assert data_sets.load("lsun-c", path, is_own=True).images.shape == (12, 36, 36, 3)
+    assert reproduce("cifar10", ood={"lsun-c": path}, **options).sources["lsun-c"].startswith(str(tmp_path))
+
+
+def test_a_file_of_its_own_is_taken_for_a_set_of_the_paper(folder):
+    svhn = data_sets.load("svhn", folder / "test_32x32.mat", is_own=True)
+    np.testing.assert_array_equal(svhn.images, data_sets.load("svhn", folder).images)
+
+
+def test_what_cannot_be_a_set_of_the_paper_is_refused(folder, tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(InputError, match="does not hold SVHN in any usual layout"):
+            reproduce("cifar10", data=folder, weights=folder / "wrn.pt", ood={"svhn": path})
+
+
+def test_the_seed_draws_pictures_of_whole_sets_too(folder):
+    options = {"data": folder, "weights": folder / "wrn.pt", "sets": ["places365"], "ood": {"mine": folder / "dtd"}}
+    first, again, other = (
+        reproduce("cifar10", **options, limit=9, methods=["msp"], protocol=Protocol.whole(seed=seed))
+        for seed in (0, 0, 1)
+    )
+    assert first.value("msp", "auroc", "mine") == again.value("msp", "auroc", "mine")
+    assert first.value("msp", "auroc", "mine") != other.value("msp", "auroc", "mine")
+
+
 def test_only_other_sets_make_a_table_too(folder):
     result = reproduce(
         "cifar10", data=folder, weights=folder / "wrn.pt", sets=[], ood={"mine": folder / "dtd"}, methods=["gem"]
@@ -117,7 +148,10 @@ def test_everything_missing_is_named_in_one_error_before_any_work(folder, tmp_pa
         reproduce("cifar10", data=tmp_path, weights=folder / "wrn.pt")
     write_paper_sets(tmp_path)
     (tmp_path / "iSUN.tar.gz").unlink()
-    with pytest.raises(InputError, match=r"does not hold isun; .*that are there \(textures, svhn, places365"):
+    with pytest.raises(InputError, match=r"iSUN was not found in .*looked for iSUN.tar.gz, .*--download"):
+        reproduce("cifar10", data=tmp_path, weights=folder / "wrn.pt")
+    (tmp_path / "LSUN.tar.gz").unlink()
+    with pytest.raises(InputError, match=r"does not hold lsun-c, isun; .*that are there \(textures, svhn, places365"):
         reproduce("cifar10", data=tmp_path, weights=folder / "wrn.pt")
 
 
@@ -129,10 +163,13 @@ def test_published_weights_are_found_in_the_folder_or_their_absence_is_told(fold
     assert reproduce("cifar10", data=tmp_path, sets=["svhn"], methods=["gem"]).n_id == N_TEST
 
 
-def test_weights_of_fewer_classes_are_refused(folder, tmp_path):
-    weights = write_network(tmp_path / "few.pt", n_classes=4)
-    with pytest.raises(InputError, match="10 classes but the network has 4 logits"):
-        reproduce("cifar10", data=folder, weights=weights, sets=["svhn"])
+@pytest.mark.parametrize("n_classes", [4, 100])
+def test_weights_of_other_classes_are_refused_before_anything_is_read(folder, tmp_path, n_classes):
+    weights = write_network(tmp_path / "other.pt", n_classes=n_classes)
+    told = []
+    with pytest.raises(InputError, match=f"a network of {n_classes} logits but CIFAR-10 has 10 classes"):
+        reproduce("cifar10", data=folder, weights=weights, sets=["svhn"], on_rows=lambda *step: told.append(step))
+    assert not told
 
 
 @pytest.mark.parametrize(
@@ -149,11 +186,19 @@ def test_weights_of_fewer_classes_are_refused(folder, tmp_path):
         ({"methods": ["gme"]}, "no method 'gme'"),
         ({"odin_noise": -1.0}, "odin_noise"),
         ({"batch_size": 0}, "batch_size"),
+        ({"limit": -1}, "limit"),
+        ({"protocol": 5}, "protocol is a int"),
+        ({"ood": ["x"]}, "ood is a list"),
+        ({"device": "meta"}, "device is 'meta'"),
+        ({"cache": __file__}, "cannot keep features"),
     ],
 )
-def test_bad_options_are_refused_by_name(folder, options, message):
+def test_bad_options_are_refused_by_name_before_anything_is_read(folder, options, message):
+    told = []
+    given = {"data": folder, "weights": folder / "wrn.pt", "on_rows": lambda *step: told.append(step)}
     with pytest.raises(InputError, match=message):
-        reproduce("cifar10", **({"data": folder, "weights": folder / "wrn.pt"} | options))
+        reproduce("cifar10", **given | options)
+    assert not told
 
 
 def test_other_in_distribution_sets_are_refused(folder):

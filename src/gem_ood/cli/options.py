@@ -170,7 +170,9 @@ def _refuse_dash(path: Path) -> None:
         raise InputError("- stands for standard input, which cannot be read; pass the path of a file")
 
 
-def named_file(text: str, *, option: str = "--ood") -> tuple[str, Path]:
+def named_file(
+    text: str, *, option: str = "--ood", what: str = "FILE", example: str = "noise=noise.npz"
+) -> tuple[str, Path]:
     """Return the name and the path of NAME=FILE; a file alone goes by its own name without the suffix.
 
     >>> named_file("noise=far/rows.npz"), named_file("far/rows.npz")[0]
@@ -182,7 +184,7 @@ def named_file(text: str, *, option: str = "--ood") -> tuple[str, Path]:
     if not is_named or Path(text).exists():
         name, path = Path(text).stem, text
     if not (name.strip() and path):
-        raise InputError(f"{option} is {text!r} but must be FILE or NAME=FILE, such as noise=noise.npz")
+        raise InputError(f"{option} is {text!r} but must be {what} or NAME={what}, such as {example}")
     return name, Path(path)
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DataFolder", "Device", "Download", "reproduce"]
 
+#: What is taken unless something else is asked for.
+LIMIT, DEVICE, BATCH_SIZE = 10_000, "auto", 200
+
 #: The sections of the options about drawing, and about where the work is done.
 PROTOCOL_PANEL, WORK_PANEL = "Protocol", "Work"
 
@@ -87,7 +90,10 @@ OdinNoise = Annotated[
     float, typer.Option(metavar="STEP", rich_help_panel=METHODS_PANEL, help="ODIN's step in units of the pixels.")
 ]
 DrawCount = Annotated[
-    int, typer.Option(metavar="N", rich_help_panel=PROTOCOL_PANEL, help="Random draws of each out-of-distribution set.")
+    int | None,
+    typer.Option(
+        metavar="N", rich_help_panel=PROTOCOL_PANEL, help="Random draws of each out-of-distribution set. Default: 10."
+    ),
 ]
 WholeSets = Annotated[
     bool,
@@ -96,7 +102,9 @@ WholeSets = Annotated[
 Limit = Annotated[
     int,
     typer.Option(
-        metavar="N", rich_help_panel=PROTOCOL_PANEL, help="At most so many pictures of Places365 and of each --ood."
+        metavar="N",
+        rich_help_panel=PROTOCOL_PANEL,
+        help="Most pictures of Places365 and of each --ood; 0: all.",
     ),
 ]
 BatchSize = Annotated[int, typer.Option(metavar="N", rich_help_panel=WORK_PANEL, help="Pictures in one pass.")]
@@ -129,12 +137,12 @@ def reproduce(
     stored: Stored = None,
     methods: Methods = None,
     odin_noise: OdinNoise = 0.0,
-    draws: DrawCount = 10,
+    draws: DrawCount = None,
     whole_sets: WholeSets = False,
-    limit: Limit = 10_000,
+    limit: Limit = LIMIT,
     seed: Seed = 0,
-    device: Device = "auto",
-    batch_size: BatchSize = 200,
+    device: Device = DEVICE,
+    batch_size: BatchSize = BATCH_SIZE,
     cache: Cache = None,
     no_cache: NoCache = False,
     as_format: AsFormat = None,
@@ -153,14 +161,18 @@ def reproduce(
     from gem_ood.experiments import PAPER_METHODS, PAPER_SETS, Protocol
 
     _check_output(as_format, out, json)
-    of_pictures = {"--data": data, "--weights": weights, "--sets": sets, "--ood": ood or None, "--cache": cache}
     if stored is not None:
-        for option, value in (of_pictures | {"--download": download or None, "--no-cache": no_cache or None}).items():
-            if value is not None:
-                raise InputError(f"{option} is for pictures, but --stored has their place; pass one of the two")
+        _refuse_beside_stored(
+            {"--data": data, "--weights": weights, "--sets": sets, "--ood": ood or None, "--cache": cache}
+            | {"--download": download or None, "--no-cache": no_cache or None, "--odin-noise": odin_noise or None}
+            | {"--limit": limit if limit != LIMIT else None, "--device": device if device != DEVICE else None}
+            | {"--batch-size": batch_size if batch_size != BATCH_SIZE else None}
+        )
     if cache is not None and no_cache:
         raise InputError("--cache and --no-cache contradict each other; pass one of them")
-    protocol = Protocol.whole() if whole_sets else Protocol(n_draws=draws, seed=seed)
+    if draws is not None and whole_sets:
+        raise InputError("--draws and --whole-sets contradict each other; pass one of them")
+    protocol = Protocol.whole(seed=seed) if whole_sets else Protocol(n_draws=10 if draws is None else draws, seed=seed)
     chosen: Any = "all" if methods == "all" else listed(methods) or PAPER_METHODS
     with watching("bytes") as downloads, watching("images") as progress:
         work: dict[str, Any] = {"methods": chosen, "protocol": protocol, "on_rows": progress.watch_each()}
@@ -171,7 +183,7 @@ def reproduce(
             with step("measuring"):
                 experiment = reproduce_features(in_distribution, stored, **work)
         else:
-            from gem_ood.experiments.obtaining import default_folder
+            from gem_ood.experiments.obtaining import default_cache
             from gem_ood.experiments.reproduction import reproduce as compute
 
             with step("measuring"):
@@ -186,7 +198,7 @@ def reproduce(
                     odin_noise=odin_noise,
                     device=device,
                     batch_size=batch_size,
-                    cache=None if no_cache else cache or default_folder() / "features",
+                    cache=None if no_cache else cache or default_cache(),
                     on_bytes=downloads.watch_each(),
                     **work,
                 )
@@ -195,12 +207,20 @@ def reproduce(
     _show(experiment, as_format, out, json)
 
 
+def _refuse_beside_stored(given: Mapping[str, Any]) -> None:
+    from gem_ood.errors import InputError
+
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(f"{option} is for pictures, but --stored has their place; pass one of the two")
+
+
 def _named_folders(texts: list[str]) -> Mapping[str, Path]:
     from gem_ood.errors import InputError
 
     folders: dict[str, Path] = {}
     for text in texts:
-        name, path = named_file(text)
+        name, path = named_file(text, what="DIR", example="noise=pictures")
         if name in folders:
             raise InputError(f"--ood names {name!r} twice; give each folder its own name, as NAME=DIR")
         folders[name] = path

@@ -21,9 +21,6 @@ __all__ = ["train"]
 #: The section of the options that make up the recipe.
 RECIPE_PANEL = "Recipe"
 
-N_CLASSES = {"cifar10": 10, "cifar100": 100}
-SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
-
 
 def _recipe(text: str, metavar: str) -> Any:
     return typer.Option(metavar=metavar, rich_help_panel=RECIPE_PANEL, help=text)
@@ -77,81 +74,57 @@ def train(
     from gem_ood.extras import require_extra
 
     require_extra("torch", "torch", purpose="networks")
-    from gem_ood.experiments.networks.devices import resolved_device
+    from gem_ood.experiments import TrainingOptions
     from gem_ood.experiments.networks.weights import WEIGHT_SUFFIXES
-    from gem_ood.experiments.obtaining import default_folder
-    from gem_ood.experiments.training.checkpoints import refuse_taken
-    from gem_ood.experiments.training.recipe import TrainingOptions
 
     check_out(out, WEIGHT_SUFFIXES)
-    refuse_taken(out, restart=restart)
     options = TrainingOptions(
         depth=depth,
         width=width,
         dropout=dropout,
-        n_classes=N_CLASSES[data_set],
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        final_learning_rate=min(1e-6, learning_rate),
         momentum=momentum,
-        nesterov=momentum > 0.0,
         weight_decay=weight_decay,
         seed=seed,
-        device=resolved_device(device),
+        device=device,
     )
-    images, test_images = _read(data_set, default_folder() if data is None else data, download=download)
-    result = _trained(images, test_images, out, options, every=checkpoint_every, restart=restart, is_told=not json)
+    teller = _Teller(is_told=not json)
+    with watching("bytes") as downloads, watching("images") as reading:
+
+        def on_begin(*begun: Any) -> None:
+            downloads.close()
+            reading.close()
+            teller.on_begin(*begun)
+
+        result = _trained(
+            data_set,
+            out,
+            teller,
+            data=data,
+            download=download,
+            options=options,
+            checkpoint_seconds=checkpoint_every,
+            restart=restart,
+            on_bytes=downloads.watch_each(),
+            on_rows=reading.watch_each(),
+            on_begin=on_begin,
+        )
     if json:
         print_json({"data_set": data_set} | result.as_dict())
     else:
         _print(result)
 
 
-def _read(name: str, folder: Path, *, download: bool) -> "list[ImageSet]":
-    """Return the training and the test images; where the folder lacks them and that is asked for, download them."""
-    from gem_ood.experiments import data_sets
-
-    if download:
-        from gem_ood.experiments.obtaining import fetch_missing
-
-        with watching("bytes") as progress, step("downloading what is missing"):
-            fetch_missing([name], folder, on_bytes=progress.watch_each())
-    images = []
-    for split in SPLITS:
-        with watching("images") as progress, step(f"reading {name}, {split}"):
-            watch = progress.watch_total(f"{name}, {split}")
-            images.append(data_sets.load(name, folder, split=split, on_images=watch))
-            detail(f"{name}, {split}: {len(images[-1]):,} images of {images[-1].source}")
-    return images
-
-
-def _trained(
-    images: "ImageSet",
-    test_images: "ImageSet",
-    out: Path,
-    options: "TrainingOptions",
-    *,
-    every: float,
-    restart: bool,
-    is_told: bool,
-) -> "TrainingResult":
+def _trained(data_set: str, out: Path, teller: "_Teller", *, restart: bool, **work: Any) -> "TrainingResult":
+    """Train, and say where an interrupted training goes on."""
+    from gem_ood.experiments import train_on
     from gem_ood.experiments.training.checkpoints import checkpoint_path
-    from gem_ood.experiments.training.running import train as train_network
 
-    teller = _Teller(options, images, is_told=is_told)
     try:
         with step("training"):
-            return train_network(
-                images,
-                test_images,
-                out,
-                options=options,
-                checkpoint_seconds=every,
-                restart=restart,
-                on_step=teller.on_step,
-                on_epoch=teller.on_epoch,
-            )
+            return train_on(data_set, out, restart=restart, on_step=teller.on_step, on_epoch=teller.on_epoch, **work)
     except (KeyboardInterrupt, SystemExit):
         teller.close()
         checkpoint = checkpoint_path(out)
@@ -166,15 +139,26 @@ def _trained(
 class _Teller:
     """Says how training goes: a bar with the live accuracy during an epoch, and one line after it."""
 
-    def __init__(self, options: "TrainingOptions", images: "ImageSet", *, is_told: bool) -> None:
-        self._options, self._images, self._is_told = options, images, is_told
+    def __init__(self, *, is_told: bool) -> None:
+        self._is_told = is_told
         self._bar: RowProgress | None = None
         self._watch: Callable[[int, int, str], None] | None = None
-        self._is_begun = False
+        self._title, self._n_epochs = "", 0
+
+    def on_begin(self, train_set: "ImageSet", test_set: "ImageSet", options: "TrainingOptions") -> None:
+        for images in (train_set, test_set):
+            detail(f"{len(images):,} images of {images.source}")
+        self._title = (
+            f"WideResNet-{options.depth}-{options.width} on {len(train_set):,} images of {train_set.name}, "
+            f"epochs {options.epochs}, seed {options.seed}, {options.device}"
+        )
 
     def on_step(self, progress: "Progress") -> None:
-        if not self._is_begun:
-            self._begin(progress)
+        if not self._n_epochs:  # what is refused before the first step is refused without a word before
+            self._tell(self._title)
+            if progress.step > 1:
+                self._tell(f"Going on after step {progress.step - 1:,} of {progress.n_steps:,}")
+        self._n_epochs = progress.n_epochs
         if self._bar is None or self._watch is None:
             self._bar = watching("images")
             self._watch = self._bar.watch_named()
@@ -186,24 +170,14 @@ class _Teller:
     def on_epoch(self, epoch: "EpochResult") -> None:
         self.close()  # a line would break through the bar
         self._tell(
-            f"epoch {epoch.epoch}/{self._options.epochs}  loss {epoch.loss:.4f}  train {percent(epoch.accuracy)} %  "
+            f"epoch {epoch.epoch}/{self._n_epochs}  loss {epoch.loss:.4f}  train {percent(epoch.accuracy)} %  "
             f"test {percent(epoch.test_accuracy)} %  {epoch.seconds:.1f} s"
         )
 
     def close(self) -> None:
         if self._bar is not None:
-            self._bar.__exit__(None, None, None)
+            self._bar.close()
         self._bar = self._watch = None
-
-    def _begin(self, progress: "Progress") -> None:
-        self._is_begun = True
-        options = self._options
-        self._tell(
-            f"WideResNet-{options.depth}-{options.width} on {len(self._images):,} images of {self._images.name}, "
-            f"epochs {options.epochs}, seed {options.seed}, {options.device}"
-        )
-        if progress.step > 1:
-            self._tell(f"Going on after step {progress.step - 1:,} of {progress.n_steps:,}")
 
     def _tell(self, text: str) -> None:
         if self._is_told:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gem_ood.experiments.results import Experiment
     from gem_ood.experiments.running import run, run_features
     from gem_ood.experiments.sources import ARCHIVES, WEIGHTS, Archive
-    from gem_ood.experiments.training import TrainingOptions, TrainingResult, train
+    from gem_ood.experiments.training import TrainingOptions, TrainingResult, train, train_on
 
 __all__ = [
     "ARCHIVES",
@@ -57,6 +57,7 @@ __all__ = [
     "run",
     "run_features",
     "train",
+    "train_on",
     "training",
 ]
 
@@ -74,7 +75,7 @@ _HOMES = {
         "results": ("Experiment",),
         "running": ("run", "run_features"),
         "sources": ("ARCHIVES", "WEIGHTS", "Archive"),
-        "training": ("TrainingOptions", "TrainingResult", "train"),
+        "training": ("TrainingOptions", "TrainingResult", "train", "train_on"),
     }.items()
     for name in names
 }

@@ -17,6 +17,7 @@ from gem_ood.experiments.digests import loader_digest, network_digest
 from gem_ood.experiments.extracted import Extracted, FeatureCache
 from gem_ood.experiments.image_sets import ImageSet
 from gem_ood.experiments.networks.pixels import normalized
+from gem_ood.experiments.paper_numbers import ODIN_TEMPERATURE
 from gem_ood.features import is_count
 from gem_ood.torch import ODIN
 from gem_ood.torch.batches import Batch, Unpack, logits_of
@@ -146,14 +147,14 @@ class Extractor:
         difference = np.abs(head.logits(rows.features[some]) - rows.logits[some]).max()
         return head if difference <= HEAD_TOLERANCE * (1.0 + np.abs(rows.logits[some]).max()) else None
 
-    def odin(self, source: Source, name: str, *, noise: float, temperature: float) -> NDArray[np.float64]:
+    def odin(self, source: Source, name: str, *, noise: float) -> NDArray[np.float64]:
         """Return ODIN's score of every row with a step of this size in units of the pixels, which needs the inputs."""
         batches = self._batches(source, name)
-        key = self._key(source, batches, name, kind="odin", noise=noise, temperature=temperature)
+        key = self._key(source, batches, name, kind="odin", noise=noise, temperature=ODIN_TEMPERATURE)
         kept = None if key is None or self._cache is None else self._cache.find(key)
         if kept is None:
             std = self._std if isinstance(source, ImageSet) else None
-            guard = ODIN(self.model, noise=noise, temperature=temperature, channel_std=std)
+            guard = ODIN(self.model, noise=noise, temperature=ODIN_TEMPERATURE, channel_std=std)
             total = _length(source)
             parts, n_done = [], 0
             for batch in batches:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 
-from gem_ood.errors import InputError
+from gem_ood.errors import InputError, MissingExtraError
 from gem_ood.experiments import data_sets
 from gem_ood.experiments.downloading import fetch
 from gem_ood.experiments.sources import ARCHIVES, WEIGHTS
 from gem_ood.extras import require_extra
 
-__all__ = ["default_folder", "fetch_missing", "weights_file"]
+__all__ = ["default_cache", "default_folder", "fetch_missing", "weights_file"]
 
 #: Told the name of a file, the bytes of it that are done, and those in all if that is known.
 OnBytes = Callable[[str, int, int | None], None]
@@ -22,6 +22,14 @@ def default_folder() -> Path:
     import pooch
 
     return Path(pooch.os_cache("gem-ood"))
+
+
+def default_cache() -> Path | None:
+    """Return the folder of the user's cache where features are kept, None if nothing says where that is."""
+    try:
+        return default_folder() / "features"
+    except MissingExtraError:
+        return None
 
 
 def fetch_missing(names: Sequence[str], folder: str | PathLike[str], *, on_bytes: OnBytes | None = None) -> None:

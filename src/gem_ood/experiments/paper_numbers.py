@@ -7,7 +7,7 @@ import numpy as np
 
 from gem_ood.comparison import MEAN
 
-__all__ = ["PAPER", "PAPER_METHODS", "PAPER_METRICS", "PAPER_SETS", "PaperTable"]
+__all__ = ["ODIN_TEMPERATURE", "PAPER", "PAPER_METHODS", "PAPER_METRICS", "PAPER_SETS", "PaperTable"]
 
 #: The methods of the tables by their names in the catalogue, in the order of the main table.
 PAPER_METHODS = ("msp", "odin", "mahalanobis", "energy", "gem")
@@ -17,6 +17,9 @@ PAPER_SETS = ("textures", "svhn", "places365", "lsun-c", "lsun-r", "isun")
 
 #: What the three numbers of a cell are.
 PAPER_METRICS = ("fpr", "auroc", "aupr_in")
+
+#: ODIN's temperature, in its paper and in the catalogue.
+ODIN_TEMPERATURE = 1000.0
 
 Numbers = tuple[float, float, float]
 

@@ -55,9 +55,9 @@ class Protocol:
         as_probability(self.tpr, name="tpr")
 
     @classmethod
-    def whole(cls, *, tpr: float = 0.95) -> Self:
-        """Return the protocol without draws: every set whole, once."""
-        return cls(n_draws=1, share=None, tpr=tpr)
+    def whole(cls, *, tpr: float = 0.95, seed: int = 0) -> Self:
+        """Return the protocol without draws: every set whole, once. The seed is for sets that are cut when read."""
+        return cls(n_draws=1, share=None, tpr=tpr, seed=seed)
 
     def n_rows(self, *, n_id: int, n_ood: int) -> int:
         """Return how many rows a draw has: the share, rounded down as the authors do, or all of a smaller set."""

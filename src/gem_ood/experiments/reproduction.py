@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gem_ood.comparison.measured import check_set_name
+from gem_ood.comparison.scoring import check_sets
 from gem_ood.detectors import Head
 from gem_ood.errors import InputError
 from gem_ood.experiments import data_sets
-from gem_ood.experiments.extracted import Extracted
+from gem_ood.experiments.extracted import Extracted, FeatureCache
 from gem_ood.experiments.obtaining import default_folder, fetch_missing, weights_file
 from gem_ood.experiments.paper_numbers import PAPER, PAPER_METHODS, PAPER_SETS
 from gem_ood.experiments.protocol import Protocol
 from gem_ood.experiments.results import Experiment
-from gem_ood.experiments.running import Methods, OnMethod, run, run_features
+from gem_ood.experiments.running import Methods, OnMethod, check_choices, run, run_features
+from gem_ood.experiments.sources import ARCHIVES
+from gem_ood.features import is_count
 from gem_ood.files import open_features, read_head
 from gem_ood.files.reading import READABLE
 
 if TYPE_CHECKING:
     from gem_ood.experiments.image_sets import ImageSet
+    from gem_ood.experiments.networks import CifarResNet, WideResNet
 
 __all__ = ["StoredFeatures", "read_stored_features", "reproduce", "reproduce_features"]
 
@@ -65,7 +68,7 @@ def reproduce(
         sets: Which of the paper's out-of-distribution sets.
         ood: Other sets by name: folders or archives of pictures, or arrays of them. One that bears the name of a set of
             the paper is taken for it, in whichever of its usual layouts.
-        limit: At most so many pictures of each of these, and of Places365, drawn by the protocol's seed.
+        limit: At most so many pictures of each of these, and of Places365, drawn by the protocol's seed; 0 is all.
         methods: As `run`.
         protocol: As `run`.
         odin_noise: As `run`.
@@ -81,32 +84,32 @@ def reproduce(
     """
     from gem_ood.extras import require_extra
 
-    _check_name(name)
-    drawing = protocol or Protocol()
-    folder = default_folder() if data is None else Path(data)
-    others = {key: Path(path) for key, path in (ood or {}).items()}
-    wanted = _checked_sets(sets, others)
     require_extra("torch", "torch", purpose="networks")
     from gem_ood.experiments.networks import load_network
     from gem_ood.experiments.networks.devices import resolved_device
 
+    _check_name(name)
+    check_choices(methods, protocol, odin_noise=odin_noise)
+    others = _checked_folders(ood or {})
+    wanted = _checked_sets(sets, others)
+    for option, value, least in (("batch_size", batch_size, 1), ("limit", limit, 0)):
+        if not is_count(value, least=least):
+            raise InputError(f"{option} must be a whole number, at least {least}, but is {value!r}; pass another")
     place = resolved_device(device)
+    if cache is not None:
+        FeatureCache(cache)
+    folder = default_folder() if data is None else Path(data)
     if download:
         fetch_missing([name, *wanted], folder, on_bytes=on_bytes)
     _require_sets(name, wanted, folder)
-    for key, path in others.items():
-        if not path.exists():
-            raise InputError(f"{path} of the set {key!r} does not exist; pass a folder or an archive of pictures")
     file = Path(weights) if weights is not None else weights_file(name, folder, download=download, on_bytes=on_bytes)
-    network = load_network(file).to(place)
+    network = load_network(file)
+    _check_classes(network, name, file)
+    drawing = protocol or Protocol()
     reading = _Reading(folder, drawing.seed, limit, on_rows)
-    train, test = reading.set(name, "train"), reading.set(name, "test")
-    _check_classes(network, train)
-    outside = {key: reading.set(key, "test") for key in wanted}
-    outside |= {key: reading.pictures(path, key) for key, path in others.items()}
-    outside = {key: outside[key] for key in (*PAPER_SETS, *outside) if key in outside}  # in the order of its tables
+    train, test, outside = reading.set(name, "train"), reading.set(name, "test"), reading.others(wanted, others)
     result = run(
-        network,
+        network.to(place),
         train,
         test,
         outside,
@@ -208,28 +211,31 @@ def reproduce_features(
 
 
 class _Reading:
-    """Reads sets of one folder, and tells how far it is."""
+    """Reads sets, and tells how far it is."""
 
     def __init__(self, folder: Path, seed: int, limit: int, on_rows: OnProgress | None) -> None:
         self._folder, self._seed, self._limit, self._on_rows = folder, seed, limit, on_rows
 
-    def set(self, name: str, split: str, folder: Path | None = None) -> "ImageSet":
-        limit = self._limit if name in data_sets.DEFAULT_LIMITS else None
+    def set(self, name: str, split: str, own: Path | None = None) -> "ImageSet":
+        """Return a set of the paper, from the folder of all or from one of its own."""
         return data_sets.load(
             name,
-            folder or self._folder,
+            own or self._folder,
             split=split,
-            limit=limit,
+            limit=self._limit if name in data_sets.DEFAULT_LIMITS else None,
             seed=self._seed,
+            is_own=own is not None,
             on_images=self._told(f"read {name} {split}"),
         )
 
-    def pictures(self, path: Path, name: str) -> "ImageSet":
-        if name in PAPER_SETS and path.is_dir() and data_sets.find(name, path) is not None:
-            return self.set(name, "test", path)
-        return data_sets.load_images(
-            path, name, limit=self._limit, seed=self._seed, on_images=self._told(f"read {name}")
-        )
+    def others(self, wanted: Sequence[str], folders: Mapping[str, Path]) -> "dict[str, ImageSet]":
+        """Return the out-of-distribution sets, the paper's in the order of its tables."""
+        found = {key: self.set(key, "test", folders.get(key)) for key in PAPER_SETS if key in {*wanted, *folders}}
+        for key, path in folders.items():
+            if key not in found:
+                told = self._told(f"read {key}")
+                found[key] = data_sets.load_images(path, key, limit=self._limit, seed=self._seed, on_images=told)
+        return found
 
     def _told(self, title: str) -> Callable[[int, int], None] | None:
         on_rows = self._on_rows
@@ -241,20 +247,33 @@ def _check_name(name: str) -> None:
         raise InputError(f"the paper has no table for {name!r}; pass {' or '.join(map(repr, PAPER))}")
 
 
+def _checked_folders(ood: Mapping[str, str | PathLike[str]]) -> dict[str, Path]:
+    check_sets(ood)
+    folders = {key: Path(path) for key, path in ood.items()}
+    for key, path in folders.items():
+        if key in PAPER:
+            raise InputError(f"{key!r} is the name of an in-distribution set; give the other set another name")
+        if not path.exists():
+            raise InputError(f"{path} of the set {key!r} does not exist; pass a folder or an archive of pictures")
+        if key in PAPER_SETS and data_sets.find(key, path, is_own=True) is None:
+            raise InputError(
+                f"{path} does not hold {data_sets.TITLES[key]} in any usual layout; pass what does, or give these "
+                f"pictures a name that is none of the paper's"
+            )
+    return folders
+
+
 def _checked_sets(sets: Sequence[str], others: Mapping[str, Path]) -> tuple[str, ...]:
+    """Return the sets of the paper that are read from the folder of all."""
     chosen = (sets,) if isinstance(sets, str) else tuple(sets)
     for one in chosen:
         if one not in PAPER_SETS:
             raise InputError(f"the paper has no set {one!r}; choose among {', '.join(PAPER_SETS)}")
         if chosen.count(one) > 1:
             raise InputError(f"the set {one!r} is named twice; name each once")
-    for key in others:
-        check_set_name(key)
-        if key in PAPER:
-            raise InputError(f"{key!r} is the name of an in-distribution set; give the other set another name")
     if not chosen and not others:
         raise InputError("there is no out-of-distribution set; name some of the paper's, or others")
-    return tuple(one for one in PAPER_SETS if one in chosen and one not in others)
+    return tuple(one for one in chosen if one not in others)
 
 
 def _require_sets(name: str, wanted: Sequence[str], folder: Path) -> None:
@@ -263,22 +282,26 @@ def _require_sets(name: str, wanted: Sequence[str], folder: Path) -> None:
     if not folder.exists():
         names = ", ".join(dict.fromkeys(key for key, _ in needed))
         raise InputError(f"{folder} does not exist; pass the folder that holds {names}, or download=True (--download)")
-    missing = [key for key, split in needed if data_sets.find(key, folder, split=split) is None]
+    missing = {key: split for key, split in needed if data_sets.find(key, folder, split=split) is None}
+    if len(missing) == 1:
+        ((key, split),) = missing.items()
+        data_sets.load(key, folder, split=split)  # which says what was looked for, and where
     if missing:
         there = [key for key in wanted if key not in missing]
         instead = f", or choose among the sets that are there ({', '.join(there)})" if there else ""
+        archives = ", ".join(ARCHIVES[key].file_name for key in missing)
         raise InputError(
-            f"{folder} does not hold {', '.join(dict.fromkeys(missing))}; pass the folder that does, or download=True "
-            f"(--download){instead}"
+            f"{folder} does not hold {', '.join(missing)}; looked for {archives} and every other usual layout, up to "
+            f"three folders below; pass the folder that does, or download=True (--download){instead}"
         )
 
 
-def _check_classes(network: Any, train: "ImageSet") -> None:
-    n_logits = [module for module in network.modules() if hasattr(module, "out_features")][-1].out_features
-    if train.n_classes > n_logits:
+def _check_classes(network: "WideResNet | CifarResNet", name: str, file: Path) -> None:
+    head = network.get_submodule("fc" if hasattr(network, "fc") else "linear")
+    if head.out_features != data_sets.N_CLASSES[name]:
         raise InputError(
-            f"{train.name} has {train.n_classes} classes but the network has {n_logits} logits; pass weights that were "
-            f"trained on it"
+            f"{file} holds a network of {head.out_features} logits but {data_sets.TITLES[name]} has "
+            f"{data_sets.N_CLASSES[name]} classes; pass weights that were trained on it"
         )
 
 

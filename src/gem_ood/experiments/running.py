@@ -14,7 +14,7 @@ from gem_ood.detectors import Detector, Head
 from gem_ood.detectors.cataloguing import chosen_entries, entries, lacking
 from gem_ood.errors import InputError, MissingExtraError
 from gem_ood.experiments.extracted import Extracted, FeatureCache
-from gem_ood.experiments.paper_numbers import PAPER_METHODS, PaperTable
+from gem_ood.experiments.paper_numbers import ODIN_TEMPERATURE, PAPER_METHODS, PaperTable
 from gem_ood.experiments.protocol import Protocol, Scores, measure_draws
 from gem_ood.experiments.results import Experiment
 from gem_ood.features import is_share
@@ -23,15 +23,12 @@ from gem_ood.progress import RowProgress
 if TYPE_CHECKING:
     from torch import nn
 
-    from gem_ood.experiments.extraction import OnRows, Source
+    from gem_ood.experiments.extraction import Extractor, OnRows, Source
     from gem_ood.torch.batches import Unpack
     from gem_ood.torch.layers import Layer
     from gem_ood.torch.pooling import Pool
 
-__all__ = ["ODIN_TEMPERATURE", "run", "run_features"]
-
-#: ODIN's temperature in its paper and in the catalogue.
-ODIN_TEMPERATURE = 1000.0
+__all__ = ["check_choices", "run", "run_features"]
 
 _UNLABELLED = "id_train has no labels, but class means need them; let it yield (inputs, labels)"
 
@@ -105,10 +102,8 @@ def run(
     require_extra("torch", "torch", purpose="networks")
     from gem_ood.experiments.extraction import Extractor
 
-    chosen = _chosen(methods)
-    _check_noise(odin_noise)
+    check_choices(methods, protocol, odin_noise=odin_noise, paper=paper)
     _check_names(name, ood)
-    _check_settings(protocol, paper)
     with RowProgress(is_shown=progress and on_rows is None) as bar:
         extract = Extractor(
             model,
@@ -121,38 +116,30 @@ def run(
             unpack=unpack,
             on_rows=on_rows or bar.watch_each(),
         )
-        is_stepping = odin_noise > 0.0 and "odin" in chosen
-        stepped = {"": (id_test, f"{name} (test)"), **{key: (source, key) for key, source in ood.items()}}
-        extract.check(id_train, f"{name} (train)")
-        for inputs in stepped.values():
-            extract.check(*inputs, is_read_twice=is_stepping)
-        if getattr(id_train, "labels", id_train) is None:  # of images in memory, known before the pass
-            raise InputError(_UNLABELLED)
+        is_stepping = odin_noise > 0.0 and "odin" in _chosen(methods)
+        tests = {"": (id_test, f"{name} (test)"), **{key: (source, key) for key, source in ood.items()}}
+        _check_sources(extract, (id_train, f"{name} (train)"), tests, is_stepping=is_stepping)
         train = extract(id_train, f"{name} (train)")
         if train.labels is None:
             raise InputError(_UNLABELLED)
-        test = extract(id_test, f"{name} (test)")
-        sets = {ood_name: extract(source, ood_name, with_labels=False) for ood_name, source in ood.items()}
+        found = {key: extract(*inputs, with_labels=key == "") for key, inputs in tests.items()}
         ready: dict[str, dict[str, Scores]] = {}
         if is_stepping:
-            ready["odin"] = {
-                key: extract.odin(*inputs, noise=float(odin_noise), temperature=ODIN_TEMPERATURE)
-                for key, inputs in stepped.items()
-            }
-        head = extract.head(test)
+            ready["odin"] = {key: extract.odin(*inputs, noise=float(odin_noise)) for key, inputs in tests.items()}
     result = run_features(
         train,
-        test,
-        sets,
-        head=head,
-        methods="all" if _is_all(methods) else chosen,
+        found[""],
+        {key: rows for key, rows in found.items() if key},
+        head=extract.head(found[""]),
+        methods=methods,
         protocol=protocol,
         name=name,
         paper=paper,
         on_method=on_method,
         ready=ready,
     )
-    return replace(result, notes=(*_about_noise(chosen, odin_noise), *result.notes, *extract.notes))
+    stepped = [_about_odin(odin_noise)] if is_stepping else []
+    return replace(result, notes=(*stepped, *result.notes, *extract.notes))
 
 
 def run_features(
@@ -197,9 +184,9 @@ def run_features(
         10 draws, seed 0; rows a draw: far 50 of 50
         Taken whole, once, as there are too few to draw from: far
     """
+    check_choices(methods, protocol, paper=paper)
     chosen, given = _chosen(methods), dict(ready or {})
     _check_names(name, ood)
-    _check_settings(protocol, paper)
     for key, found in {"id_train": id_train, "id_test": id_test, **ood}.items():
         if not isinstance(found, Extracted):
             raise InputError(f"{key} is a {type(found).__name__}; pass Extracted(features, logits, labels)")
@@ -233,6 +220,7 @@ def run_features(
         id_error=id_test.error(),
         paper=paper,
         left_out=left_out,
+        notes=(_about_odin(0.0),) if "odin" in fitted else (),
     )
 
 
@@ -292,18 +280,35 @@ def _chosen(methods: Methods | Iterable[str]) -> tuple[str, ...]:
     return entries() if _is_all(methods) else chosen_entries(methods)
 
 
+def check_choices(
+    methods: Methods, protocol: Protocol | None, *, odin_noise: float = 0.0, paper: PaperTable | None = None
+) -> None:
+    """Raise now, rather than after the long work, if these are no methods, protocol, step or printed numbers."""
+    _chosen(methods)
+    for option, value, kind in (("protocol", protocol, Protocol), ("paper", paper, PaperTable)):
+        if value is not None and not isinstance(value, kind):
+            raise InputError(f"{option} is a {type(value).__name__}; pass a {kind.__name__}, or None")
+    if not is_share(odin_noise) or odin_noise == 1.0:
+        raise InputError(f"odin_noise must be a number from 0 to below 1 but is {odin_noise!r}; pass 0 or 0.0014, say")
+
+
+def _check_sources(
+    extract: "Extractor", train: "tuple[Source, str]", tests: "Mapping[str, tuple[Source, str]]", *, is_stepping: bool
+) -> None:
+    """Raise before the first pass if a set is nothing that can be read, as often as it must be."""
+    extract.check(*train)
+    for inputs in tests.values():
+        extract.check(*inputs, is_read_twice=is_stepping)
+    if getattr(train[0], "labels", train[0]) is None:  # of images in memory, known before the pass
+        raise InputError(_UNLABELLED)
+
+
 def _check_names(name: str, ood: Mapping[str, Any]) -> None:
     check_sets(ood)
     if not ood:
         raise InputError("there is no out-of-distribution set; pass at least one, such as ood={'noise': loader}")
     if name in ood:
         raise InputError(f"the in-distribution set and another are both called {name!r}; rename one of them")
-
-
-def _check_settings(protocol: Protocol | None, paper: PaperTable | None) -> None:
-    for option, value, kind in (("protocol", protocol, Protocol), ("paper", paper, PaperTable)):
-        if value is not None and not isinstance(value, kind):
-            raise InputError(f"{option} is a {type(value).__name__}; pass a {kind.__name__}, or None")
 
 
 def _check_ready(ready: Mapping[str, Mapping[str, Scores]], sets: Mapping[str, Extracted]) -> None:
@@ -315,10 +320,5 @@ def _check_ready(ready: Mapping[str, Mapping[str, Scores]], sets: Mapping[str, E
                 raise InputError(f"{method} must have {len(found)} scores of {key or 'id_test'!r} but has {came}")
 
 
-def _check_noise(noise: object) -> None:
-    if not is_share(noise) or noise == 1.0:
-        raise InputError(f"odin_noise must be a number from 0 to below 1 but is {noise!r}; pass 0 or 0.0014, say")
-
-
-def _about_noise(methods: Sequence[str], noise: float) -> list[str]:
-    return [f"ODIN with temperature {ODIN_TEMPERATURE:g} and a step of {noise:g}"] if "odin" in methods else []
+def _about_odin(noise: float) -> str:
+    return f"ODIN with temperature {ODIN_TEMPERATURE:g} and a step of {noise:g}"

@@ -87,6 +87,8 @@ CATALOGUE = {
 
 #: The names of the data sets that can be read by name.
 DATA_SETS: tuple[str, ...] = tuple(CATALOGUE)
+#: How many classes those have that networks are trained on.
+N_CLASSES: dict[str, int] = {name: known.n_classes for name, known in CATALOGUE.items() if known.n_classes}
 #: What tables call them.
 TITLES: dict[str, str] = {name: known.title for name, known in CATALOGUE.items()}
 

@@ -13,7 +13,7 @@ from gem_ood.experiments.data_sets.picture_files import inside, picture_names, r
 from gem_ood.experiments.data_sets.trees import ARCHIVE_SUFFIXES, FolderTree, naming_unreadable, shown
 from gem_ood.experiments.sources import ARCHIVES
 
-__all__ = ["Found", "Place", "find", "is_split_told", "locate", "missing", "places_of", "select_pictures"]
+__all__ = ["Found", "Place", "file_form", "find", "is_split_told", "locate", "missing", "places_of", "select_pictures"]
 
 #: Folders in which data sets are gathered.
 CONTAINERS = (
@@ -53,8 +53,10 @@ class Found:
         return self.path / self.names[0] if self.form in FORMS and len(self.names) == 1 else self.path
 
 
-def find(name: str, folder: str | PathLike[str], *, split: str = "test") -> Path | None:
+def find(name: str, folder: str | PathLike[str], *, split: str = "test", is_own: bool = False) -> Path | None:
     """Return the file or folder that a data set would be read from, None if there is none; nothing is decoded.
+
+    Arguments are those of `load`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,12 +65,25 @@ def find(name: str, folder: str | PathLike[str], *, split: str = "test") -> Path
     ('test_32x32.mat', None, None)
     """
     known = entry(name)
-    found = locate(known, places_of(known, folder), split)
+    if is_own and Path(folder).is_file():
+        return Path(folder) if file_form(known, Path(folder), split) else None
+    found = locate(known, places_of(known, folder, is_own=is_own), split)
     return None if found is None else found.source
 
 
-def places_of(known: DataSet, folder: str | PathLike[str]) -> list[Place]:
-    """Return the folders in which a data set may be, the given one first."""
+def file_form(known: DataSet, path: Path, split: str) -> Found | None:
+    """Return a file as what a data set is read from, None if it is of no kind that holds one."""
+    lower = path.name.lower()
+    if lower.endswith(".npz"):
+        return Found(path, "npz")
+    if lower.endswith(ARCHIVE_SUFFIXES):
+        return Found(path, "archive")
+    forms = [form for form in FORMS if find_batches([path.name], known, split, form)]
+    return Found(path.parent, forms[0], (path.name,)) if forms else None
+
+
+def places_of(known: DataSet, folder: str | PathLike[str], *, is_own: bool = False) -> list[Place]:
+    """Return the folders in which a data set may be, the given one first, which may be its own whatever its name."""
     root = Path(folder)
     if not root.exists():
         raise InputError(f"{shown(root)} does not exist; pass the folder that holds {known.title}")
@@ -76,7 +91,7 @@ def places_of(known: DataSet, folder: str | PathLike[str]) -> list[Place]:
         raise InputError(f"{shown(root)} is a file where a folder must be; pass the folder that it is in")
     whole = root.absolute()
     is_inner = whole.name.lower() in known.inner and _is_own(known, whole.parent.name)
-    places = [Place(root, is_inner or _is_own(known, whole.name))]
+    places = [Place(root, is_own or is_inner or _is_own(known, whole.name))]
     level = places
     for _ in range(DEEPEST):
         level = [below for place in level for below in _below(known, place.path)]

@@ -14,6 +14,7 @@ from gem_ood.experiments.data_sets.batches import FORMS, find_batches, label_che
 from gem_ood.experiments.data_sets.catalogue import DEFAULT_LIMITS, DataSet, entry
 from gem_ood.experiments.data_sets.class_names import CLASS_NAMES, folder_labels
 from gem_ood.experiments.data_sets.finding import (
+    file_form,
     is_split_told,
     locate,
     missing,
@@ -46,6 +47,7 @@ def load(
     split: str = "test",
     limit: int | None = None,
     seed: int = 0,
+    is_own: bool = False,
     on_images: OnImages | None = None,
 ) -> ImageSet:
     """Return a data set of the paper, read from whichever of its usual layouts is in a folder.
@@ -57,6 +59,8 @@ def load(
         limit: At most so many pictures, drawn without replacement and kept in their order; 0 is all of them, and None
             is what the protocol takes: 10,000 of Places365 (`DEFAULT_LIMITS`), all of the others.
         seed: Of the draw.
+        is_own: Say that `folder` is the set's own, whatever its name: all pictures in it are taken for the set's. It
+            may then also be one file: an archive, an `.npz` file or an official one.
         on_images: Called with how many pictures are read, and of how many.
 
     >>> import tempfile
@@ -74,12 +78,21 @@ def load(
     """
     known = entry(name)
     draw = _Draw(DEFAULT_LIMITS.get(name, 0) if limit is None else limit, seed, on_images)
-    places = places_of(known, folder)
-    found = locate(known, places, split)
-    if found is None:
-        raise missing(known, places, split)
+    if is_own and Path(folder).is_file():
+        found = file_form(known, Path(folder), split)
+        if found is None:
+            raise InputError(
+                f"{shown(Path(folder))} is a file of another kind; pass a folder of pictures of {known.title}, an "
+                f"archive of them ({' '.join(ARCHIVE_SUFFIXES)}), an .npz file, or an official one"
+            )
+    else:
+        places = places_of(known, folder, is_own=is_own)
+        found = locate(known, places, split)
+        if found is None:
+            raise missing(known, places, split)
     if found.form == "npz":
-        return _of_arrays(known, found.path, split, draw)
+        is_told = is_own or is_split_told(known, found.path, split)
+        return _of_arrays(known, found.path, split, draw, is_told=is_told)
     if found.form == "pictures":
         return _of_pictures(known, FolderTree(found.path), found.names, "", draw)
     tree: Tree = FolderTree(found.path, is_deep=False) if found.form in FORMS else open_archive(found.path)
@@ -168,9 +181,9 @@ class _Draw:
         return drawn
 
 
-def _of_arrays(known: DataSet, path: Path, split: str, draw: _Draw) -> ImageSet:
+def _of_arrays(known: DataSet, path: Path, split: str, draw: _Draw, *, is_told: bool) -> ImageSet:
     title = shown(path)
-    images, labels = read_npz(path, split, known=known, is_told=is_split_told(known, path, split))
+    images, labels = read_npz(path, split, known=known, is_told=is_told)
     if known.size is None:
         refuse_side(images.shape[1:], known.side, title)
     if known.n_classes and labels is not None:

@@ -16,7 +16,7 @@ def resolved_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=torch.device(device))
+        torch.zeros(1, device=torch.device(device)).item()
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"device is {device!r}, which cannot be used here ({reason}); pass 'auto' or 'cpu'") from error

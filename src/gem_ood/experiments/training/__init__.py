@@ -4,6 +4,7 @@ from gem_ood.extras import require_extra
 
 require_extra("torch", "torch", purpose="networks")
 
+from gem_ood.experiments.training.on_data_sets import train_on  # noqa: E402
 from gem_ood.experiments.training.recipe import (  # noqa: E402
     EpochResult,
     Progress,
@@ -13,4 +14,4 @@ from gem_ood.experiments.training.recipe import (  # noqa: E402
 )
 from gem_ood.experiments.training.running import train  # noqa: E402
 
-__all__ = ["EpochResult", "Progress", "TrainingOptions", "TrainingResult", "learning_rate", "train"]
+__all__ = ["EpochResult", "Progress", "TrainingOptions", "TrainingResult", "learning_rate", "train", "train_on"]

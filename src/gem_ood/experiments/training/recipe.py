@@ -27,9 +27,9 @@ class TrainingOptions:
         epochs: How often every image is seen.
         batch_size: How many images a step sees; the last of an epoch may see fewer.
         learning_rate: At the first step.
-        final_learning_rate: What the rate falls towards.
+        final_learning_rate: What the rate falls towards; a rate that begins below it stays as it is.
         momentum: The share of the last direction that the next one keeps.
-        nesterov: Whether the gradient counts as of where the momentum leads.
+        nesterov: Whether the gradient counts as of where the momentum leads; without momentum it changes nothing.
         weight_decay: How strongly all weights are drawn to zero.
         padding: By how many pixels, at most, an image is moved in each direction; what comes in is black.
         flip: Whether half of the images are mirrored.
@@ -76,13 +76,10 @@ class TrainingOptions:
             is_number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
             if not is_number or not 0.0 <= value < math.inf:
                 raise InputError(f"{name} is {value!r}; pass a finite number of at least 0")
-        if self.final_learning_rate > self.learning_rate or self.learning_rate <= 0.0:
-            raise InputError(
-                f"learning_rate is {self.learning_rate:g} and falls towards {self.final_learning_rate:g}; pass a "
-                f"positive rate that is not below that"
-            )
-        if self.momentum >= 1.0 or (self.nesterov and self.momentum <= 0.0):
-            raise InputError(f"momentum is {self.momentum:g}; pass one in [0, 1), and above 0 unless nesterov is False")
+        if self.learning_rate <= 0.0:
+            raise InputError(f"learning_rate is {self.learning_rate:g}; pass a rate above 0")
+        if self.momentum >= 1.0:
+            raise InputError(f"momentum is {self.momentum:g}; pass one in [0, 1)")
         for name in ("nesterov", "flip", "mixed_precision"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is {getattr(self, name)!r}; pass True or False")
@@ -99,7 +96,8 @@ def learning_rate(options: TrainingOptions, step: int, n_steps: int) -> float:
     >>> [round(learning_rate(TrainingOptions(), step, 100), 4) for step in (0, 50, 99)]
     [0.1, 0.05, 0.0]
     """
-    high, low = options.learning_rate, options.final_learning_rate
+    high = options.learning_rate
+    low = min(high, options.final_learning_rate)
     return low + 0.5 * (high - low) * (1.0 + math.cos(math.pi * step / n_steps))
 
 

@@ -39,7 +39,7 @@ from gem_ood.experiments.training.state import TrainingState
 from gem_ood.plain import plain
 from gem_ood.storage import refuse_unwritable_place
 
-__all__ = ["EpochResult", "Progress", "TrainingOptions", "TrainingResult", "learning_rate", "train"]
+__all__ = ["EpochResult", "Progress", "TrainingOptions", "TrainingResult", "check_output", "learning_rate", "train"]
 
 #: How many test images are classified at once.
 TEST_BATCH = 250
@@ -90,12 +90,8 @@ def train(
         FileFormatError: The checkpoint is damaged.
     """
     target = Path(out)
-    weights_suffix(target)
-    for path in (target, checkpoint_path(target)):
-        refuse_unwritable_place(path)
+    check_output(target, checkpoint_seconds=checkpoint_seconds)
     refuse_taken(target, restart=restart)
-    if not checkpoint_seconds >= 0.0:
-        raise InputError(f"checkpoint_seconds is {checkpoint_seconds!r}; pass a number of at least 0")
     recipe = _resolved(options or TrainingOptions(), train_set, test_set)
     with _deterministic(recipe.device):
         training = _Training(train_set, test_set, target, recipe, checkpoint_seconds)
@@ -105,6 +101,15 @@ def train(
     state = training.state
     n_parameters = sum(parameter.numel() for parameter in state.network.parameters())
     return TrainingResult(target, recipe, tuple(state.history), n_parameters, resumed_from)
+
+
+def check_output(out: Path, *, checkpoint_seconds: float) -> None:
+    """Raise now, rather than after long work, if weights or checkpoints cannot be written there or so often."""
+    weights_suffix(out)
+    for path in (out, checkpoint_path(out)):
+        refuse_unwritable_place(path)
+    if not checkpoint_seconds >= 0.0:
+        raise InputError(f"checkpoint_seconds is {checkpoint_seconds!r}; pass a number of at least 0")
 
 
 class _Batch(NamedTuple):

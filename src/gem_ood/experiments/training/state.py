@@ -44,7 +44,7 @@ class TrainingState:
             lr=options.learning_rate,
             momentum=options.momentum,
             weight_decay=options.weight_decay,
-            nesterov=options.nesterov,
+            nesterov=options.nesterov and options.momentum > 0.0,
         )
         self.precision = reduced_precision(self.device) if options.mixed_precision else None
         self.scaler = torch.amp.GradScaler(self.device.type) if self.precision == torch.float16 else None
