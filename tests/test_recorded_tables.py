@@ -6,6 +6,7 @@
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -36,6 +37,13 @@ FOLDERS = {
 TOLERANCES = {"features": 0.02, "whole-sets": 0.02, "pixels": 0.3}
 
 DECIMAL = re.compile(r"[+−]?\d+\.\d+")
+
+
+def without_data():
+    """Return why the commands cannot be run here, or None if they can."""
+    if all(path.exists() for path in FOLDERS.values()):
+        return None
+    return f"the real data are not in {DATA}; set GEM_OOD_DATA to their folder"
 
 
 def recorded():
@@ -74,8 +82,8 @@ def test_the_tables_of_the_page_are_those_that_its_commands_print(name, tmp_path
     if name == "pixels":
         pytest.importorskip("pooch")
         pytest.importorskip("torch")
-    if not all(path.exists() for path in FOLDERS.values()):
-        pytest.skip(f"the real data are not in {DATA}; set GEM_OOD_DATA to their folder to run this test")
+    if without_data():
+        pytest.skip(f"{without_data()} to run this test")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     command, shown = recorded()[name]
     lines, expected = printed(command).splitlines(), shown.splitlines()
@@ -135,14 +143,35 @@ def test_the_page_of_data_sets_has_a_layout_for_every_set():
     assert [row[0] for row in rows] == [f"`{name}`<br>{TITLES[name]}" for name in DATA_SETS]
 
 
+def test_writing_the_tables_without_the_data_ends_with_one_line(tmp_path):
+    before = PAGE.read_bytes()
+    done = subprocess.run(
+        [sys.executable, __file__],
+        env={**os.environ, "GEM_OOD_DATA": str(tmp_path / "nowhere")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    expected = (
+        f"the real data are not in {tmp_path / 'nowhere'}; set GEM_OOD_DATA to their folder, and run this again\n"
+    )
+    assert (done.stdout, done.stderr) == ("", expected)
+    assert PAGE.read_bytes() == before
+
+
 def write():
-    """Run the commands of the page and put what they print under them."""
+    """Run the commands of the page and put what they print under them; return why not, if that is so."""
+    if without_data():
+        return f"{without_data()}, and run this again"
     with tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache
         text = PAGE.read_text(encoding="utf-8")
         for found in RECORDED.finditer(text):
             text = text.replace(found[0], found[0].replace(f"```text\n{found[3]}", f"```text\n{printed(found[1])}"))
         PAGE.write_text(text, encoding="utf-8")
+    return None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The file: golden files of every format, atomic writing, and everything that must be refused."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -191,3 +192,10 @@ def test_a_place_is_probed_where_a_link_leads(tmp_path):
     (tmp_path / "nowhere").mkdir()
     storage.refuse_unwritable_place(link)
     assert list((tmp_path / "nowhere").iterdir()) == []
+
+
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
+    pipe = tmp_path / "detector.safetensors"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is no regular file but a pipe"):
+        storage.read(pipe)

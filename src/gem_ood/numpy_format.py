@@ -51,6 +51,8 @@ class ArrayHeader:
                 shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(stream)
             else:
                 raise ValueError(f"version {version} is not for plain numbers or strings")
+            if any(length < 0 for length in shape):
+                raise ValueError(f"its shape {shape} has a length below 0")
         except HEADER_ERRORS as error:
             raise FileFormatError(
                 f"{title} is not an array in NumPy's format, or is damaged ({one_line(error)}); write it again "

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gem_ood._version import __version__
 from gem_ood.errors import FileFormatError, InputError
 
-__all__ = ["FORMAT_VERSION", "atomic_path", "naming", "pack", "read", "refuse_unwritable_place", "unpack", "write"]
+__all__ = ["FORMAT_VERSION", "atomic_path", "naming", "pack", "read", "refuse_special", "refuse_unwritable_place", "unpack", "write"]
 
 FORMAT_VERSION = 1
 METADATA_KEY = "gem_ood"
@@ -80,6 +80,13 @@ def refuse_unwritable_place(path: Path) -> None:
                 probe.unlink()
 
 
+def refuse_special(path: Path) -> None:
+    """Raise if what a path leads to is neither a regular file nor a folder: reading a pipe would wait for ever."""
+    if not path.is_file() and not path.is_dir():
+        shown = str(path).encode("utf-8", "backslashreplace").decode("utf-8")  # names on disk may be no text
+        raise InputError(f"{shown} is no regular file but a pipe, a device or the like; pass a file that is on disk")
+
+
 def pack(*, tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> bytes:
     """Return arrays and a header as the bytes of a file."""
     from safetensors.numpy import save
@@ -126,6 +133,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
     source = Path(path)
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist; pass the path of a saved detector")
+    refuse_special(source)
     try:
         with safe_open(str(source), framework="numpy") as file:
             metadata = file.metadata() or {}

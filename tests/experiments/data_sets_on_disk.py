@@ -153,3 +153,20 @@ def write_zip(path, files, *, inside=""):
         for name, data in files.items():
             archive.writestr(f"{inside}{name}", data)
     return path
+
+
+def assert_same(found, expected):
+    """Compare a set that was read with the pictures and labels that were written."""
+    np.testing.assert_array_equal(found.images, expected[0])
+    np.testing.assert_array_equal(found.labels, expected[1])
+
+
+def noise(width, height, *, mode="RGB", seed=0):
+    """A Pillow image of random colours."""
+    from PIL import Image
+
+    generator = np.random.default_rng(seed)
+    bands = {"L": (), "RGB": (3,), "RGBA": (4,), "CMYK": (4,), "LA": (2,)}[mode]
+    return Image.fromarray(generator.integers(0, 256, size=(height, width, *bands), dtype=np.uint8), mode=None).convert(
+        mode
+    )

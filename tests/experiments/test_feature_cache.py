@@ -15,7 +15,7 @@ from gem_ood import storage  # noqa: E402
 from gem_ood.errors import InputError  # noqa: E402
 from gem_ood.experiments import FeatureCache, ImageSet, run  # noqa: E402
 from gem_ood.experiments.digests import network_digest  # noqa: E402
-from gem_ood.experiments.extraction import Extractor  # noqa: E402
+from gem_ood.experiments.extraction import PROBED_ROWS, Extractor  # noqa: E402
 
 PICTURES = picture_set(30)
 METHODS = ("msp", "odin", "mahalanobis", "energy", "gem", "react")
@@ -51,17 +51,19 @@ def files(folder):
 
 @pytest.mark.parametrize("kind", ["images", "loaders", "lists"])
 @pytest.mark.parametrize("noise", [0.0, 0.01])
-def test_a_second_run_reads_and_does_not_run_the_network(tmp_path, kind, noise):
+def test_a_second_run_reads_and_runs_the_network_on_first_rows_only(tmp_path, kind, noise):
     without = tables(PixelNet(), kind, None, odin_noise=noise)
     passes = count_passes(model := PixelNet())
     first = tables(model, kind, tmp_path, odin_noise=noise)
-    assert sum(passes) > 0
+    n_sets = 3 + 2 * 2 * (noise > 0.0)  # ODIN's step passes twice over two of them
+    assert len(passes) > 2 * n_sets or kind == "images"
     passes.clear()
     again = tables(model, kind, tmp_path, odin_noise=noise)
-    assert passes == []
+    assert len(passes) == n_sets
+    assert max(passes) == (PROBED_ROWS if kind == "images" else 16)
     passes = count_passes(fresh := PixelNet())  # as in another process
     later = tables(fresh, kind, tmp_path, odin_noise=noise)
-    assert passes == []
+    assert len(passes) == n_sets
     assert str(first) == str(again) == str(later) == str(without)
     assert first.to_json() == again.to_json() == later.to_json() == without.to_json()
     assert first.methods == METHODS  # those that read the head too
@@ -70,7 +72,7 @@ def test_a_second_run_reads_and_does_not_run_the_network(tmp_path, kind, noise):
 def test_what_is_read_again_is_what_was_computed(tmp_path):
     first, n_first = extract_counted(tmp_path)
     again, n_again = extract_counted(tmp_path)
-    assert (n_first, n_again) == (30, 0)
+    assert (n_first, n_again) == (30, PROBED_ROWS)
     for part in ("features", "logits", "labels"):
         np.testing.assert_array_equal(getattr(first, part), getattr(again, part))
         assert getattr(first, part).dtype == getattr(again, part).dtype
@@ -78,17 +80,17 @@ def test_what_is_read_again_is_what_was_computed(tmp_path):
 
 def test_the_size_of_batches_and_the_name_of_the_set_do_not_matter(tmp_path):
     extract_counted(tmp_path)
-    assert extract_counted(tmp_path, batch_size=7, name="other")[1] == 0
+    assert extract_counted(tmp_path, batch_size=7, name="other")[1] <= PROBED_ROWS
 
 
 def test_the_mode_of_the_model_and_its_wrapper_do_not_matter(tmp_path):
     extract_counted(tmp_path, model=PixelNet().eval())
-    assert extract_counted(tmp_path, model=PixelNet().train())[1] == 0
+    assert extract_counted(tmp_path, model=PixelNet().train())[1] <= PROBED_ROWS
     wrapped = nn.DataParallel(PixelNet())
     extract = Extractor(wrapped, cache=FeatureCache(tmp_path))
     passes = count_passes(wrapped.module)
     rows = extract(PICTURES, "made")
-    assert passes == []
+    assert sum(passes) <= PROBED_ROWS
     assert extract.head(rows) is not None
 
 
@@ -126,7 +128,7 @@ def test_another_network_misses(tmp_path, change):
     usual, _ = extract_counted(tmp_path, model=Scaled())
     found, n_rows = extract_counted(tmp_path, model=OTHER_MODELS[change]())
     assert n_rows == 30
-    assert extract_counted(tmp_path, model=Scaled())[1] == 0
+    assert extract_counted(tmp_path, model=Scaled())[1] <= PROBED_ROWS
     if change != "precision":
         assert not (np.array_equal(found.features, usual.features) and np.array_equal(found.logits, usual.logits))
 
@@ -168,8 +170,8 @@ OTHERS = {
 def test_other_data_or_another_reading_misses(tmp_path, other):
     extract_counted(tmp_path)
     assert extract_counted(tmp_path, **OTHERS[other])[1] == 30
-    assert extract_counted(tmp_path)[1] == 0
-    assert extract_counted(tmp_path, **OTHERS[other])[1] == 0
+    assert extract_counted(tmp_path)[1] <= PROBED_ROWS
+    assert extract_counted(tmp_path, **OTHERS[other])[1] <= PROBED_ROWS
 
 
 def test_two_layers_of_one_model_do_not_collide(tmp_path):
@@ -177,7 +179,7 @@ def test_two_layers_of_one_model_do_not_collide(tmp_path):
     conv, n_rows = extract_counted(tmp_path, layer="conv")
     assert n_rows == 30
     again, n_rows = extract_counted(tmp_path, layer="norm")
-    assert n_rows == 0
+    assert n_rows == PROBED_ROWS
     np.testing.assert_array_equal(norm.features, again.features)
     assert not np.allclose(norm.features, conv.features)
 
@@ -185,7 +187,7 @@ def test_two_layers_of_one_model_do_not_collide(tmp_path):
 def test_a_layer_and_its_name_are_the_same(tmp_path):
     extract_counted(tmp_path, layer="norm")
     model = PixelNet()
-    assert extract_counted(tmp_path, model=model, layer=model.norm)[1] == 0
+    assert extract_counted(tmp_path, model=model, layer=model.norm)[1] <= PROBED_ROWS
 
 
 class Switched(nn.Module):
@@ -225,11 +227,12 @@ def test_anything_else_in_a_batch_misses(tmp_path, batch):
 
 def test_labels_that_are_names_are_kept(tmp_path):
     names = ["cat", "dog", "日本", "", "cat", "a" * 100]
-    for n_rows in (6, 0):
+    batches = [(ROWS[:2], names[:2]), (ROWS[2:], names[2:])]
+    for n_rows in (6, 2):  # the second time, only the first batch is run
         model = Switched()
         passes = []
         model.fc.register_forward_pre_hook(lambda _, args, passes=passes: passes.append(len(args[0])))
-        found = Extractor(model, cache=FeatureCache(tmp_path))([(ROWS, names)], "made")
+        found = Extractor(model, cache=FeatureCache(tmp_path))(batches, "made")
         assert found.labels.tolist() == names
         assert sum(passes) == n_rows
 
@@ -259,7 +262,7 @@ def test_a_damaged_file_is_computed_again_and_mended(tmp_path, how):
     again, n_rows = extract_counted(tmp_path)
     assert n_rows == 30
     np.testing.assert_array_equal(first.features, again.features)
-    assert extract_counted(tmp_path)[1] == 0
+    assert extract_counted(tmp_path)[1] <= PROBED_ROWS
 
 
 def test_a_file_of_another_key_is_not_taken(tmp_path):
@@ -365,3 +368,29 @@ def test_functions_are_not_kept_for_another_may_look_the_same(tmp_path, options)
     assert files(tmp_path) == []
     assert len(extract.notes) == 1
     assert "layer or pool is a function" in extract.notes[0]
+
+
+def test_code_that_no_digest_sees_is_noticed_by_the_first_rows(tmp_path):
+    class Helped(PixelNet):
+        factor = 1.0
+
+        def helped(self, x):
+            return self.factor * x
+
+        def forward(self, x):
+            return super().forward(self.helped(x))
+
+    first, _ = extract_counted(tmp_path, model=Helped())
+    Helped.factor = 2.0
+    found, n_rows = extract_counted(tmp_path, model=Helped())
+    assert n_rows == 30 + PROBED_ROWS
+    assert not np.allclose(first.features, found.features)
+    again, n_rows = extract_counted(tmp_path, model=Helped())
+    assert n_rows == PROBED_ROWS
+    np.testing.assert_array_equal(found.features, again.features)
+
+
+def test_another_format_of_the_cache_misses(tmp_path, monkeypatch):
+    extract_counted(tmp_path)
+    monkeypatch.setattr("gem_ood.experiments.extraction.CACHE_FORMAT", 99)
+    assert extract_counted(tmp_path)[1] == 30

@@ -128,3 +128,13 @@ def test_the_mean_over_some_sets_is_that_of_their_numbers():
 def test_the_mean_over_a_set_that_the_paper_lacks_is_none():
     assert PAPER["cifar10"].mean("gem", "fpr", ("textures", "other")) is None
     assert PAPER["cifar10"].mean("gem", "fpr", ()) is None
+
+
+@pytest.mark.parametrize("others", [("a", "b", "c", "d", "e", "f"), (*PAPER_SETS[:5], "other")])
+def test_six_other_sets_are_not_the_papers_six(others):
+    assert PAPER["cifar10"].mean("gem", "fpr", others) is None
+
+
+def test_a_mean_over_one_set_is_its_own_number():
+    for ood in PAPER_SETS:
+        assert PAPER["cifar10"].mean("gem", "fpr", (ood,)) == PAPER["cifar10"].value("gem", "fpr", ood)

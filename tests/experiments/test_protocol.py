@@ -76,11 +76,18 @@ def test_a_set_that_is_too_small_is_taken_whole_and_once(n_ood):
     np.testing.assert_array_equal(rows, np.arange(n_ood))
 
 
+@pytest.mark.parametrize("n_ood", [21, 22, 40])
+def test_a_set_that_is_larger_by_a_row_is_drawn_from(n_ood):
+    draws = Protocol().rows("small", n_id=100, n_ood=n_ood)
+    assert [len(set(rows.tolist())) for rows in draws] == [20] * 10
+
+
 def test_without_a_share_every_set_is_taken_whole_and_once():
-    protocol = Protocol.whole(tpr=0.9)
+    protocol = Protocol.whole(tpr=0.9, seed=7)
     (rows,) = protocol.rows("svhn", n_id=10, n_ood=77)
     np.testing.assert_array_equal(rows, np.arange(77))
-    assert (protocol.tpr, protocol.n_draws, protocol.share) == (0.9, 1, None)
+    assert (protocol.tpr, protocol.n_draws, protocol.share, protocol.seed) == (0.9, 1, None, 7)
+    assert Protocol.whole() == Protocol(n_draws=1, share=None, tpr=0.95, seed=0)
 
 
 def naive_fpr(id_scores, ood_scores, tpr):
@@ -129,7 +136,10 @@ def test_mean_and_spread_are_those_of_the_draws():
 
 
 def test_one_draw_has_no_spread():
-    assert Draws({"fpr": np.array([0.25])}).spread("fpr") == 0.0
+    draws = Draws({"fpr": np.array([0.25])})
+    assert draws.spread("fpr") == 0.0
+    assert not draws.has_spread
+    assert Draws({"fpr": np.array([0.25, 0.25])}).has_spread
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from broken_downloads import broken_off
 from lying_server import (
     CHECKSUM,
     CONTENT,
@@ -19,7 +20,6 @@ from lying_server import (
     be_quick,
     chunked,
     is_whole,
-    left_by_cut,
     names_in,
     redirect,
     status,
@@ -76,9 +76,11 @@ def test_a_passing_trouble_is_waited_out(code, tmp_path):
 
 def test_a_trouble_that_does_not_pass_is_told_and_what_came_is_kept(tmp_path):
     with LyingServer(CONTENT) as server:
-        left_by_cut(server, tmp_path)
+        broken_off(server, tmp_path)
         server.answers = [status(503)] * 4
-        with pytest.raises(InputError, match=r"answered 503 .*\(try 4 of 4\); .* goes on from 150,000 bytes"):
+        with pytest.raises(
+            InputError, match=r"answered 503 .*\(try 4 of 4 without a new byte\); .* goes on from 150,000 bytes"
+        ):
             fetch(archive_of(server), tmp_path, n_tries=4)
         fetch(archive_of(server), tmp_path)
     assert is_whole(tmp_path)
@@ -102,8 +104,9 @@ def test_a_closed_port_is_told_in_one_line(tmp_path):
     nowhere = Archive("file.bin", f"http://127.0.0.1:{port}/file.bin", CHECKSUM, "")
     with pytest.raises(InputError) as caught:
         fetch(nowhere, tmp_path, n_tries=2)
-    assert "could not be downloaded: Connection refused (try 2 of 2); run the same command again, or" in str(
-        caught.value
+    assert (
+        "could not be downloaded: Connection refused (try 2 of 2 without a new byte); run the same command again, or"
+        in str(caught.value)
     )
     assert "\n" not in str(caught.value)
     assert names_in(tmp_path) == []
@@ -128,7 +131,9 @@ def test_an_unknown_host_is_told_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     monkeypatch.setenv("no_proxy", "*")
     nowhere = Archive("file.bin", "http://no-such-host.invalid/file.bin", CHECKSUM, "")
-    with pytest.raises(InputError, match=r"could not be downloaded: Name or service not known \(try 2 of 2\)"):
+    with pytest.raises(
+        InputError, match=r"could not be downloaded: Name or service not known \(try 2 of 2 without a new byte\)"
+    ):
         fetch(nowhere, tmp_path, n_tries=2)
 
 
@@ -175,7 +180,7 @@ def test_too_little_space_is_told_before_the_first_byte(tmp_path, monkeypatch):
 def test_only_the_space_for_the_rest_is_needed(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     with LyingServer(CONTENT) as server:
-        left_by_cut(server, tmp_path)
+        broken_off(server, tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=len(CONTENT) - N_CUT - 1))
         with pytest.raises(InputError, match=r"150,000 of 400,000 bytes are there.* goes on from 150,000 bytes"):
             fetch(archive_of(server), tmp_path)

@@ -113,7 +113,8 @@ def test_what_cannot_be_a_set_of_the_paper_is_refused(folder, tmp_path):
 
 
 def test_the_seed_draws_pictures_of_whole_sets_too(folder):
-    options = {"data": folder, "weights": folder / "wrn.pt", "sets": ["places365"], "ood": {"mine": folder / "dtd"}}
+    options = {"data": folder, "weights": folder / "wrn.pt", "sets": ["places365"]}
+    options["ood"] = {"mine": folder / "LSUN_resize.tar.gz"}
     first, again, other = (
         reproduce("cifar10", **options, limit=9, methods=["msp"], protocol=Protocol.whole(seed=seed))
         for seed in (0, 0, 1)
@@ -225,15 +226,15 @@ def test_a_second_run_reads_kept_features(folder, tmp_path):
     assert first.to_json() == second.to_json()
 
 
-def stored(folder, *, with_labels=True, with_head=True, sets=("svhn", "noise")):
+def stored(folder, *, n_classes=10, with_labels=True, with_head=True, sets=("svhn", "noise")):
     generator = np.random.default_rng(0)
-    labels = {"labels": np.arange(200) % 4} if with_labels else {}
+    labels = {"labels": np.arange(200) % n_classes} if with_labels else {}
     np.savez(folder / "train.npz", features=generator.normal(size=(200, 6)), **labels)
-    np.savez(folder / "test.npz", features=generator.normal(size=(100, 6)), labels=np.arange(100) % 4)
+    np.savez(folder / "test.npz", features=generator.normal(size=(100, 6)), labels=np.arange(100) % n_classes)
     for name in sets:
         np.savez(folder / f"ood_{name}.npz", features=2.0 + generator.normal(size=(60, 6)))
     if with_head:
-        np.savez(folder / "head.npz", weight=generator.normal(size=(4, 6)), bias=np.zeros(4))
+        np.savez(folder / "head.npz", weight=generator.normal(size=(n_classes, 6)), bias=np.zeros(n_classes))
     return folder
 
 
@@ -250,12 +251,33 @@ def test_stored_features_take_the_place_of_pictures(tmp_path):
     [
         ({"with_labels": False}, "has no labels"),
         ({"sets": ()}, "no file ood_NAME"),
-        ({"with_head": False}, "msp: needs"),
+        ({"with_head": False}, "has no file head, the classifier's last layer, which msp, odin, energy read"),
+        ({"n_classes": 4}, "holds a head of 4 classes but CIFAR-10 has 10"),
+        ({"n_classes": 100}, "holds a head of 100 classes but CIFAR-10 has 10"),
     ],
 )
 def test_what_lacks_among_stored_features_is_told(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
         reproduce_features("cifar10", stored(tmp_path, **change))
+
+
+def test_stored_features_without_a_head_serve_scores_of_features(tmp_path):
+    stored(tmp_path, with_head=False)
+    assert reproduce_features("cifar10", tmp_path, methods=["mahalanobis", "gem"]).methods == ("mahalanobis", "gem")
+    with pytest.raises(InputError, match="holds labels of 10 classes but CIFAR-100 has 100"):
+        reproduce_features("cifar100", tmp_path, methods=["gem"])
+
+
+def test_names_of_the_papers_sets_count_in_any_case(tmp_path):
+    result = reproduce_features("cifar10", stored(tmp_path, sets=("SVHN", "Noise")), methods=["gem"])
+    assert tuple(result.n_ood) == ("svhn", "Noise")
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    stored(tmp_path)
+    np.save(tmp_path / "train.npy", np.zeros((3, 6)))
+    with pytest.raises(InputError, match="are both train; leave one of them there"):
+        read_stored_features(tmp_path)
 
 
 def test_a_folder_without_features_is_refused(tmp_path):

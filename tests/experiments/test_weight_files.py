@@ -85,6 +85,30 @@ def test_weights_saved_as_parameters_or_of_half_precision_load_in_full(tmp_path)
     assert torch.equal(loaded.fc.weight, original.fc.weight.half().float())
 
 
+@pytest.mark.parametrize("made", [network(), CifarResNet(14, 4).eval()], ids=["wide", "narrow"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_network_saved_wholly_in_another_precision_loads_with_its_step_counts(made, dtype, writer, tmp_path):
+    name, write = WRITERS[writer]
+    counts = {key: value + 100 for key, value in made.state_dict().items() if "num_batches" in key}
+    tensors = {key: value.to(dtype) for key, value in {**made.state_dict(), **counts}.items()}
+    write(tensors, tmp_path / name)
+    loaded = load_network(tmp_path / name).state_dict()
+    for key, value in made.state_dict().items():
+        assert loaded[key].dtype == value.dtype
+        assert torch.equal(loaded[key], tensors[key].to(value.dtype)), key
+
+
+def test_step_counts_beyond_half_precision_are_left_out(tmp_path):
+    tensors = network().state_dict()
+    tensors["bn1.num_batches_tracked"] = torch.tensor(78_200.0).half()
+    assert tensors["bn1.num_batches_tracked"].isinf()
+    torch.save(tensors, tmp_path / "w.pt")
+    loaded = WideResNet.load(tmp_path / "w.pt")
+    assert int(loaded.bn1.num_batches_tracked) == 0
+    assert int(loaded.block1.layer[0].bn1.num_batches_tracked) == 7
+
+
 def test_the_kind_of_network_is_told_by_the_names_of_its_tensors(tmp_path):
     for made, name in ((network(), "wide.pt"), (CifarResNet(14, 4).eval(), "narrow.pt")):
         torch.save({f"module.{key}": value for key, value in made.state_dict().items()}, tmp_path / name)
@@ -178,11 +202,21 @@ def test_an_archive_that_inflates_is_refused_before_it_is_read(tmp_path):
 
 
 def test_paths_of_nothing_and_folders_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"absent.pt does not exist"):
-        WideResNet.load(tmp_path / "absent.pt")
-    (tmp_path / "folder.pt").mkdir()
-    with pytest.raises(FileFormatError, match=r"folder.pt is a folder; pass a file"):
-        WideResNet.load(tmp_path / "folder.pt")
+    for name in ("absent.pt", "absent.safetensors", "absent"):
+        with pytest.raises(FileNotFoundError, match=rf"{name} does not exist; .* a .safetensors, .pt or .pth file of"):
+            WideResNet.load(tmp_path / name)
+    for name in ("folder.pt", "folder.safetensors", "folder"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(FileFormatError, match=rf"{name} is a folder; pass a .safetensors, .pt or .pth file"):
+            WideResNet.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors", "w"])
+def test_a_pipe_is_refused_at_once(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    for load in (read_tensors, load_network, WideResNet.load, CifarResNet.load):
+        with pytest.raises(InputError, match=rf"{name} is no regular file but a pipe"):
+            load(tmp_path / name)
 
 
 def without(tensors, part):
@@ -222,6 +256,14 @@ CHANGES = {
     "not finite": (
         lambda tensors: {**tensors, "fc.bias": torch.full((5,), torch.inf)},
         "fc.bias holds NaN or infinity",
+    ),
+    "too large for single precision": (
+        lambda tensors: {**tensors, "fc.bias": torch.full((5,), 1e300, dtype=torch.float64)},
+        "fc.bias holds NaN or infinity",
+    ),
+    "a step count that is no number": (
+        lambda tensors: {**tensors, "bn1.num_batches_tracked": torch.tensor(1j)},
+        "bn1.num_batches_tracked must hold torch.int64 but holds torch.complex64",
     ),
 }
 
@@ -265,3 +307,12 @@ def test_weights_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("w.pt", b"before")]
     with pytest.raises(InputError, match=r"w.bin has the suffix '.bin' but weights are kept in .safetensors, .pt"):
         write_weights(network(), tmp_path / "w.bin")
+
+
+def test_many_names_for_the_same_numbers_are_refused_before_a_network_is_built(tmp_path):
+    tensors = WideResNet(depth=10, width=1).state_dict()
+    for place in range(1, 2000):
+        tensors[f"block1.layer.{place}.conv2.weight"] = tensors["block1.layer.0.conv2.weight"]
+    torch.save(tensors, tmp_path / "w.pt")
+    with pytest.raises(FileFormatError, match=r"w.pt has several names for the same numbers"):
+        load_network(tmp_path / "w.pt")

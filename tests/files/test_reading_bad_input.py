@@ -1,5 +1,6 @@
 """Whatever is wrong with a file is one clear error that names the file, and the row where there is one."""
 
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -62,6 +63,13 @@ def a_short_member(path: Path) -> None:
         archive.writestr("features.npy", path.with_suffix(".npy").read_bytes()[:-8])
 
 
+def a_negative_length(path: Path) -> None:
+    np.save(path.with_suffix(".npy"), FEATURES)
+    data = path.with_suffix(".npy").read_bytes()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("features.npy", data.replace(b"(200, 3)", b"(-200,3)"))
+
+
 def cut(write: Callable[[Path], None], keep: float) -> Callable[[Path], None]:
     def write_part(path: Path) -> None:
         write(path)
@@ -121,6 +129,17 @@ FOREIGN = {
         replaced(npy, b"'fortran_order': False", b"'fortran_order': Fal(e"),
         "is not an array in NumPy's format, or is damaged",
     ),
+    "npy: a negative length": (
+        "x.npy",
+        replaced(npy, b"'shape': (200, 3)", b"'shape': (-200,3)"),
+        r"is not an array in NumPy's format, or is damaged \(its shape \(-200, 3\) has a length below 0\)",
+    ),
+    "npy: two negative lengths": (
+        "x.npy",
+        replaced(npy, b"'shape': (200, 3), ", b"'shape': (-200,-3),"),
+        r"its shape \(-200, -3\) has a length below 0",
+    ),
+    "npz: a negative length": ("x.npz", a_negative_length, r"x.npz: features .*its shape \(-200, 3\) has a length"),
     "npy: truncated header": ("x.npy", cut(npy, 0.005), "is not an array in NumPy's format, or is damaged"),
     "npy: text": ("x.npy", text("hello"), "is not an array in NumPy's format"),
     "npz: pickled objects": ("x.npz", a_pickled_npz, "x.npz: features holds pickled Python objects"),
@@ -253,6 +272,22 @@ def test_rows_that_do_not_fit_are_one_clear_error(case: str, tmp_path: Path, mon
     with pytest.raises(InputError, match=message) as caught:
         read_all(tmp_path / name, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", reading.READABLE)
+def test_a_pipe_is_refused_at_once(suffix: str, tmp_path: Path) -> None:
+    pipe = tmp_path / f"rows{suffix}"
+    os.mkfifo(pipe)
+    message = rf"rows{suffix} is no regular file but a pipe, a device or the like; pass a file that is on disk"
+    with pytest.raises(InputError, match=message):
+        open_features(pipe)
+    np.save(tmp_path / "features.npy", FEATURES)
+    if suffix == ".npy":
+        with pytest.raises(InputError, match=message):
+            open_features(tmp_path / "features.npy", labels=pipe)
+    if suffix in (".npz", ".safetensors"):
+        with pytest.raises(InputError, match=message):
+            read_head(pipe)
 
 
 @pytest.mark.parametrize("content", ["é,b\n1,2\n", "a,label\n1,é\n"])

@@ -183,7 +183,6 @@ def reproduce(
             with step("measuring"):
                 experiment = reproduce_features(in_distribution, stored, **work)
         else:
-            from gem_ood.experiments.obtaining import default_cache
             from gem_ood.experiments.reproduction import reproduce as compute
 
             with step("measuring"):
@@ -198,13 +197,27 @@ def reproduce(
                     odin_noise=odin_noise,
                     device=device,
                     batch_size=batch_size,
-                    cache=None if no_cache else cache or default_cache(),
+                    cache=None if no_cache else cache or _default_cache(),
                     on_bytes=downloads.watch_each(),
                     **work,
                 )
     for name, source in experiment.sources.items():
         detail(f"{name}: {source}")
     _show(experiment, as_format, out, json)
+
+
+def _default_cache() -> Path | None:
+    """Return where features are kept unless told otherwise; nowhere, and that is said, if it cannot be written."""
+    from gem_ood.errors import InputError
+    from gem_ood.experiments import FeatureCache
+    from gem_ood.experiments.obtaining import default_cache
+
+    folder = default_cache()
+    try:
+        return None if folder is None else FeatureCache(folder).folder
+    except InputError as error:
+        note(f"no features are kept: {error}")
+        return None
 
 
 def _refuse_beside_stored(given: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from gem_ood.experiments.paper_numbers import PAPER, PAPER_METHODS, PAPER_SETS, PaperTable
     from gem_ood.experiments.protocol import Draws, Protocol
-    from gem_ood.experiments.reproduction import reproduce, reproduce_features
+    from gem_ood.experiments.reproduction import StoredFeatures, read_stored_features, reproduce, reproduce_features
     from gem_ood.experiments.results import Experiment
     from gem_ood.experiments.running import run, run_features
     from gem_ood.experiments.sources import ARCHIVES, WEIGHTS, Archive
@@ -44,6 +44,7 @@ __all__ = [
     "ImageSet",
     "PaperTable",
     "Protocol",
+    "StoredFeatures",
     "TrainingOptions",
     "TrainingResult",
     "WideResNet",
@@ -52,6 +53,7 @@ __all__ = [
     "load_network",
     "networks",
     "normalize_images",
+    "read_stored_features",
     "reproduce",
     "reproduce_features",
     "run",
@@ -71,7 +73,7 @@ _HOMES = {
         "networks": ("IMAGE_MEAN", "IMAGE_STD", "CifarResNet", "WideResNet", "load_network", "normalize_images"),
         "paper_numbers": ("PAPER", "PAPER_METHODS", "PAPER_SETS", "PaperTable"),
         "protocol": ("Draws", "Protocol"),
-        "reproduction": ("reproduce", "reproduce_features"),
+        "reproduction": ("StoredFeatures", "read_stored_features", "reproduce", "reproduce_features"),
         "results": ("Experiment",),
         "running": ("run", "run_features"),
         "sources": ("ARCHIVES", "WEIGHTS", "Archive"),

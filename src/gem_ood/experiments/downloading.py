@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.experiments.part_files import PartFile, Version
+from gem_ood.experiments.part_files import PartFile, Version, header_text
 from gem_ood.experiments.sources import Archive
 from gem_ood.extras import require_extra
+from gem_ood.features import is_count
+from gem_ood.numpy_format import one_line
 
 if TYPE_CHECKING:
     from requests import Response
@@ -30,6 +32,9 @@ __all__ = ["fetch"]
 BACKOFF_SECONDS = 0.5
 LONGEST_TIMEOUT = 86_400
 CHUNK_BYTES = 1 << 16
+
+#: Bytes after which a server that does not tell the length of a file is no longer listened to.
+LARGEST_DOWNLOAD = 8_000_000_000
 CHECKSUMS = ("md5", "sha1", "sha256", "sha512")
 
 #: Answers that may be others a moment later: timeouts and too many requests; all from 500 on are such as well.
@@ -62,11 +67,11 @@ def fetch(
             downloading, while checking a file that is already there, and while waiting for another process. The
             bytes that are done may become fewer: what turns out not to be of the file is asked for again.
         timeout: Seconds without any byte after which a try is given up.
-        n_tries: How many times the server is asked at most.
+        n_tries: After how many tries in a row it is given up, each of which brought no byte further than before.
 
     Raises:
         InputError: If it cannot be downloaded or written; the message says what was kept and what to do.
-        FileFormatError: If the file that came, or was there, has another checksum.
+        FileFormatError: If the file that came, or was there, has another checksum, or is announced with another length.
 
     >>> import tempfile
     >>> hello = Archive("hello.txt", "https://example.org/hello.txt", "md5:5d41402abc4b2a76b9719d911017c592", "a word")
@@ -99,11 +104,19 @@ def _refuse_bad_options(archive: Archive, timeout: float, n_tries: int) -> None:
     if name in ("", "..") or Path(name).name != name:
         raise InputError(f"the file name of an archive must be a plain name but is {name!r}; leave out its folders")
     if not re.fullmatch(rf"({'|'.join(CHECKSUMS)}):[0-9a-f]+", archive.checksum.lower()):
-        raise InputError(f"the checksum of {name} must be like 'md5:c32a1d...' but is {archive.checksum!r}")
-    if not 0 < timeout <= LONGEST_TIMEOUT:
-        raise InputError(f"timeout must be positive and at most {LONGEST_TIMEOUT:,} but is {timeout}; pass seconds")
-    if n_tries < 1:
-        raise InputError(f"n_tries must be at least 1 but is {n_tries}")
+        raise InputError(
+            f"the checksum of {name} must be like 'md5:c32a1d...' but is {archive.checksum!r}; pass one of "
+            f"{', '.join(CHECKSUMS)}, a colon and the digits"
+        )
+    if archive.n_bytes is not None and not is_count(archive.n_bytes, least=0):
+        raise InputError(
+            f"n_bytes of {name} must be a whole number but is {archive.n_bytes!r}; leave it out if unknown"
+        )
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout <= LONGEST_TIMEOUT:
+        raise InputError(f"timeout must be positive and at most {LONGEST_TIMEOUT:,} but is {timeout!r}; pass seconds")
+    if not is_count(n_tries):
+        raise InputError(f"n_tries must be at least 1 but is {n_tries!r}; pass a whole number, such as 5")
 
 
 @contextmanager
@@ -203,18 +216,23 @@ def _put(archive: Archive, part: PartFile, target: Path) -> None:
 def _download(archive: Archive, part: PartFile, report: OnBytes, *, timeout: float, n_tries: int) -> None:
     """Fill the part file with the whole file; its checksum is right when this returns."""
     by_hand = f"download {archive.file_name} by hand from {archive.url} and put it into {part.path.parent}"
-    if part.version is None:
+    known = part.version
+    if known is None or known.length not in (None, archive.n_bytes or known.length):
         part.discard()
     error: InputError | None = None
-    for n_failed in range(n_tries):
-        if n_failed:
-            time.sleep(BACKOFF_SECONDS * 2 ** (n_failed - 1))
+    # Against the furthest byte ever: a server that starts over each time makes no progress, however much it sends.
+    n_failed, n_furthest = 0, part.size
+    while n_failed < n_tries:
+        if error is not None:
+            time.sleep(BACKOFF_SECONDS * 2 ** max(n_failed - 1, 0))
         try:
             is_joined = _ask(archive, part, report, timeout=timeout, by_hand=by_hand)
         except _BrokenError as trouble:
+            n_failed = 0 if part.size > n_furthest else n_failed + 1
+            n_furthest = max(n_furthest, part.size)
             error = InputError(
-                f"{archive.url} could not be downloaded: {trouble} (try {n_failed + 1} of {n_tries}); run the same "
-                f"command again{_going_on(part.size)}, or {by_hand}"
+                f"{archive.url} could not be downloaded: {trouble} (try {n_failed} of {n_tries} without a new byte); "
+                f"run the same command again{_going_on(part.size)}, or {by_hand}"
             )
             continue
         came = _checksum(archive, part.path)
@@ -226,6 +244,7 @@ def _download(archive: Archive, part: PartFile, report: OnBytes, *, timeout: flo
             f"{archive.url} sent {part.size:,} bytes with the checksum {came} but {archive.checksum} was expected"
             f"{_guess(part.path)}; nothing of it was kept: run the same command again later, or {by_hand}"
         )
+        n_failed, n_furthest = n_failed + 1, max(n_furthest, part.size)
         part.discard()
         if not is_joined:  # the same answer would come again
             break
@@ -254,7 +273,7 @@ def _ask(archive: Archive, part: PartFile, report: OnBytes, *, timeout: float, b
         if known.validator is not None:
             headers["If-Range"] = known.validator
     try:
-        with requests.get(archive.url, headers=headers, stream=True, timeout=timeout) as answer:
+        with _answer(archive, headers, timeout=timeout, by_hand=by_hand) as answer:
             status = answer.status_code
             if status == 416 and n_have:
                 return True  # nothing follows what is there: it is the whole, or its checksum will tell
@@ -264,22 +283,55 @@ def _ask(archive: Archive, part: PartFile, report: OnBytes, *, timeout: float, b
                 raise InputError(
                     f"{archive.url} cannot be downloaded: the server answered {status} {answer.reason}; {by_hand}"
                 )
-            _receive(archive, part, answer, report, known=known if n_have else None)
+            _refuse_length(archive, part, answer, by_hand=by_hand)
+            _receive(archive, part, answer, report, known=known if n_have else None, by_hand=by_hand)
     except (requests.RequestException, HTTPError) as error:
-        if isinstance(error, ValueError | requests.TooManyRedirects):  # an address that cannot be right
-            raise InputError(f"{archive.url} cannot be downloaded: {error}; {by_hand}") from error
         where = "the proxy that is set here: " if isinstance(error, requests.exceptions.ProxyError) else ""
         raise _BrokenError(where + _reason(error, timeout)) from error
     return status == 206
 
 
-def _receive(archive: Archive, part: PartFile, answer: "Response", report: OnBytes, *, known: Version | None) -> None:
+def _answer(archive: Archive, headers: dict[str, str], *, timeout: float, by_hand: str) -> "Response":
+    """Return the head of the server's answer; raise if the address, or one that it leads to, cannot be right."""
+    import requests
+
+    try:
+        return requests.get(archive.url, headers=headers, stream=True, timeout=timeout)
+    except (ValueError, requests.TooManyRedirects) as error:  # some of an address are plain ValueErrors
+        raise InputError(f"{archive.url} cannot be downloaded: {one_line(error)[:300]}; {by_hand}") from error
+
+
+def _refuse_length(archive: Archive, part: PartFile, answer: "Response", *, by_hand: str) -> None:
+    """Raise before the first byte if the server announces another length than the file has, or than any has."""
+    length = _extent(answer)[2]
+    if length is None or (length <= LARGEST_DOWNLOAD if archive.n_bytes is None else length == archive.n_bytes):
+        return
+    if answer.status_code == 206:  # then what is there is of that other file
+        part.discard()
+    is_page = "html" in answer.headers.get("Content-Type", "").lower()
+    raise FileFormatError(
+        f"{archive.url} announces {length:,} bytes but {_expected(archive)}"
+        f"{': it is a web page, perhaps one that asks to log in' if is_page else ''}; nothing was fetched: run the "
+        f"same command again later, or {by_hand}"
+    )
+
+
+def _expected(archive: Archive) -> str:
+    if archive.n_bytes is None:
+        return f"no file of more than {LARGEST_DOWNLOAD:,} is fetched"
+    return f"{archive.file_name} has {archive.n_bytes:,}"
+
+
+def _receive(
+    archive: Archive, part: PartFile, answer: "Response", report: OnBytes, *, known: Version | None, by_hand: str
+) -> None:
     """Add the body of an answer to the part file, or to a new one if it is not the rest of what is there."""
     from urllib3.exceptions import ProtocolError
 
     start, stop, length = _extent(answer)
     headers = answer.headers
-    said = Version(archive.url, archive.checksum, length, headers.get("ETag"), headers.get("Last-Modified"))
+    etag, changed = (header_text(headers.get(name)) for name in ("ETag", "Last-Modified"))
+    said = Version(archive.url, archive.checksum, length, etag, changed)
     if answer.status_code == 200:
         part.begin(said)
     elif known is None or start != part.size or not said.agrees_with(known):
@@ -291,19 +343,28 @@ def _receive(archive: Archive, part: PartFile, answer: "Response", report: OnByt
     if length is not None and length - n_done > shutil.disk_usage(part.path.parent).free:
         raise _full_disk(part.path.with_name(archive.file_name), n_done, length)
     report(n_done, length)
-    with part.path.open("ab") as file:
+    most = next(n for n in (stop, archive.n_bytes, LARGEST_DOWNLOAD) if n is not None)
+    with part.append() as file:
         try:
             # Bytes as they are sent: what some servers call an encoding is the archive's own compression.
             for chunk in answer.raw.stream(CHUNK_BYTES, decode_content=False):
                 file.write(chunk)
                 n_done += len(chunk)
                 report(n_done, length)
+                if n_done > most:
+                    break
         except ProtocolError:  # a connection that was cut; what it lacks is told below, if that is known
             if length is None:
                 raise
     if stop is not None and n_done > stop:
         part.discard()
         raise _BrokenError(f"the server sent more than the {stop:,} bytes it announced")
+    if n_done > most:
+        part.discard()
+        raise FileFormatError(
+            f"{archive.url} sent {n_done:,} bytes and more, but {_expected(archive)}; nothing of it was kept: run the "
+            f"same command again later, or {by_hand}"
+        )
     if length is not None and n_done < length:
         raise _BrokenError(f"the server stopped after {n_done:,} of {length:,} bytes")
     report(n_done, n_done)

@@ -16,9 +16,12 @@ from gem_ood import storage
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.features import as_features, as_labels
 
-__all__ = ["Extracted", "FeatureCache"]
+__all__ = ["CACHE_FORMAT", "Extracted", "FeatureCache"]
 
 Key = Mapping[str, Any]
+
+#: Part of every key: another number makes all that was kept before as good as none.
+CACHE_FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +88,7 @@ class FeatureCache:
         except (OSError, ValueError) as error:  # ValueError: no file can be called so
             reason = getattr(error, "strerror", None) or error
             raise InputError(
-                f"{folder} cannot keep features ({reason}); name a folder that can be written, or none"
+                f"{folder} cannot keep features ({reason}); name a folder that can be written, or none (--no-cache)"
             ) from error
 
     def path(self, key: Key) -> Path:

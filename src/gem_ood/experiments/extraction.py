@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from gem_ood.detectors import Head
 from gem_ood.errors import InputError
 from gem_ood.experiments.digests import loader_digest, network_digest
-from gem_ood.experiments.extracted import Extracted, FeatureCache
+from gem_ood.experiments.extracted import CACHE_FORMAT, Extracted, FeatureCache
 from gem_ood.experiments.image_sets import ImageSet
 from gem_ood.experiments.networks.pixels import normalized
 from gem_ood.experiments.paper_numbers import ODIN_TEMPERATURE
@@ -38,6 +39,10 @@ OnRows = Callable[[str, int, int | None], None]
 
 #: A head's logits and the network's own differ by the rounding of float32 sums, or of half precision.
 HEAD_TOLERANCE = 1e-2
+
+#: How many images are run to see that kept features are still those of the network, and how far rounding, such as that
+#: of another number of threads, may move them.
+PROBED_ROWS, PROBE_TOLERANCE = 8, 1e-3
 
 
 @dataclass(frozen=True)
@@ -122,12 +127,10 @@ class Extractor:
         """Return features, logits and labels of every row of a set, which errors and progress call by this name."""
         batches = self._batches(source, name)
         key = self._key(source, batches, name, kind="features", with_labels=with_labels)
-        kept = None if key is None or self._cache is None else self._cache.find(key)
+        kept = self._kept(key, lambda kept: self._gives_again(batches, kept, name))
         if kept is None:
             kept = self._pass(batches, source, name, with_labels)
             self._keep(key, kept, name)
-        elif "layer" in kept:
-            self._reader.take(kept["layer"].tobytes().decode())
         try:
             return Extracted(kept["features"], kept["logits"], kept.get("labels"))
         except InputError as error:
@@ -151,14 +154,18 @@ class Extractor:
         """Return ODIN's score of every row with a step of this size in units of the pixels, which needs the inputs."""
         batches = self._batches(source, name)
         key = self._key(source, batches, name, kind="odin", noise=noise, temperature=ODIN_TEMPERATURE)
-        kept = None if key is None or self._cache is None else self._cache.find(key)
+        std = self._std if isinstance(source, ImageSet) else None
+        guard = ODIN(self.model, noise=noise, temperature=ODIN_TEMPERATURE, channel_std=std)
+
+        def score(some: Iterable[Any]) -> NDArray[np.float64]:
+            return guard.score_samples(some, unpack=self._unpack, progress=False)
+
+        kept = self._kept(key, lambda kept: _are_close(score(_first(batches)), kept["scores"]))
         if kept is None:
-            std = self._std if isinstance(source, ImageSet) else None
-            guard = ODIN(self.model, noise=noise, temperature=ODIN_TEMPERATURE, channel_std=std)
             total = _length(source)
             parts, n_done = [], 0
             for batch in batches:
-                parts.append(guard.score_samples([batch], unpack=self._unpack, progress=False))
+                parts.append(score([batch]))
                 n_done += len(parts[-1])
                 self._tell(name, n_done, total)
             kept = {"scores": np.concatenate(parts)}
@@ -188,8 +195,6 @@ class Extractor:
                 f"the labels of {name} are numbers in one batch and text in another; name all classes in one way"
             )
         found = {"features": _joined(features), "logits": _joined(logits)}
-        if self._reader.name is not None:  # which layer "auto" found is known to a later run without a pass
-            found["layer"] = np.frombuffer(self._reader.name.encode(), dtype=np.uint8)
         return found | ({"labels": np.concatenate(labels)} if labels else {})
 
     def _readings(self, batches: Iterable[Any], name: str) -> Iterator[tuple[Batch, Reading]]:
@@ -203,6 +208,9 @@ class Extractor:
                 yield batch, reading
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
+        except RuntimeError as error:  # the model's own, of inputs that it does not take
+            error.add_note(f"while the model was run on {name}")
+            raise
 
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         output, features = self._reader.run(self.model, args, kwargs, logits_of)
@@ -255,7 +263,22 @@ class Extractor:
             except InputError as error:
                 raise InputError(f"{name}: {error}") from error
         self._network = self._network or network_digest(self.model)
-        return {"network": self._network, **self._settings, **data, **what}
+        return {"format": CACHE_FORMAT, "network": self._network, **self._settings, **data, **what}
+
+    def _kept(
+        self, key: dict[str, Any] | None, is_right: Callable[[dict[str, NDArray[Any]]], bool]
+    ) -> dict[str, NDArray[Any]] | None:
+        """Return what an earlier run kept, if the network as it is now still gives the first rows of it.
+
+        No digest sees all that a network's code may depend on, such as the functions that its forward calls.
+        """
+        found = None if key is None or self._cache is None else self._cache.find(key)
+        return found if found is not None and is_right(found) else None
+
+    def _gives_again(self, batches: Iterable[Any], kept: Mapping[str, NDArray[Any]], name: str) -> bool:
+        _, reading = next(self._readings(_first(batches), name))
+        pairs = ((reading.rows, kept["features"]), (reading.logits, kept["logits"]))
+        return all(_are_close(as_array(rows), found) for rows, found in pairs)
 
     def _keep(self, key: dict[str, Any] | None, found: Mapping[str, NDArray[Any]], name: str) -> None:
         if key is None or self._cache is None:
@@ -268,6 +291,22 @@ class Extractor:
     def _note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+
+def _first(batches: Iterable[Any]) -> list[Any]:
+    """Return the first batch, of images in memory only a few."""
+    if isinstance(batches, ImageBatches):
+        few = batches.images.take(np.arange(min(PROBED_ROWS, len(batches.images))))
+        batches = replace(batches, images=few)
+    return list(islice(batches, 1))
+
+
+def _are_close(rows: NDArray[Any], kept: NDArray[Any]) -> bool:
+    """Return whether rows are the first of those that were kept, but for rounding."""
+    first = kept[: len(rows)]
+    return rows.shape == first.shape and bool(
+        np.abs(rows - first).max() <= PROBE_TOLERANCE * (1.0 + np.abs(first).max())
+    )
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

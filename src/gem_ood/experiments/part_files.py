@@ -6,30 +6,21 @@ they are of: without it they are worth nothing, since bytes of two files must ne
 
 import json
 import os
-import sys
-import time
+import re
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
+from gem_ood.experiments.locking import locked
 from gem_ood.storage import atomic_path
 
-__all__ = ["PartFile", "Version"]
+__all__ = ["PartFile", "Version", "header_text"]
 
-#: Seconds between two looks at a lock that another process holds.
-LOOK_SECONDS = 0.1
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+#: Text that a request may carry in a header: printable, on one line, and of ASCII.
+_HEADER_TEXT = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 @dataclass(frozen=True)
@@ -68,8 +59,17 @@ class Version:
         )
 
 
+def header_text(value: str | None) -> str | None:
+    r"""Return what a server told, if it can be sent back in a request, otherwise None.
+
+    >>> header_text('"one"'), header_text('"one"\r\nHost: two'), header_text(None)
+    ('"one"', None, None)
+    """
+    return value if value is not None and _HEADER_TEXT.fullmatch(value) else None
+
+
 class PartFile:
-    """The unfinished download of one file.
+    """The unfinished download of one file. Links in the place of its files are thrown away, never followed.
 
     Args:
         target: The file that it becomes.
@@ -86,33 +86,37 @@ class PartFile:
     @property
     def size(self) -> int:
         """The number of bytes that have come."""
-        try:
-            return self.path.stat().st_size
-        except FileNotFoundError:
-            return 0
+        return self.path.lstat().st_size if _is_own_file(self.path) else 0
 
     @property
     def version(self) -> Version | None:
         """What the bytes are of, None if there are none or nobody can tell."""
-        if not self.path.is_file():
+        if not _is_own_file(self.path) or not _is_own_file(self._record):
             return None
         try:
             version = Version(**json.loads(self._record.read_bytes()))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
-        is_sound = isinstance(version.length, int | None) and all(
-            isinstance(value, str | None) for value in (version.etag, version.last_modified)
+        is_length = version.length is None or (type(version.length) is int and version.length >= 0)
+        # What a request cannot carry would make each one fail.
+        is_sound = all(
+            told is None or (isinstance(told, str) and header_text(told) is not None)
+            for told in (version.etag, version.last_modified)
         )
         is_ours = (version.url, version.checksum) == (self._url, self._checksum)
-        return version if is_sound and is_ours else None
+        return version if is_length and is_sound and is_ours else None
 
     def begin(self, version: Version) -> None:
         """Throw away what is there and take down what the bytes to come are of."""
         # In this order: a kill in between leaves a record without bytes, never bytes under a wrong record.
-        self.path.unlink(missing_ok=True)
+        self.discard()
         with atomic_path(self._record) as temporary:
             temporary.write_text(json.dumps(asdict(version)), encoding="utf-8")
-        self.path.touch()
+        self.path.touch(exist_ok=False)
+
+    def append(self) -> IO[bytes]:
+        """Return the file of the bytes, open for more of them."""
+        return open(self.path, "ab", opener=_open_itself)
 
     def discard(self) -> None:
         """Leave nothing behind."""
@@ -121,41 +125,22 @@ class PartFile:
 
     @contextmanager
     def locked(self, on_wait: Callable[[], None]) -> Iterator[None]:
-        """Keep other processes and threads off; wait, calling `on_wait` now and then, while one of them is at it.
-
-        The system lifts the lock when its holder dies, so none is ever stale.
-        """
-        descriptor = self._locked_descriptor(on_wait)
-        try:
-            yield
-        finally:
-            if not self.size:
-                self.discard()
-            with suppress(OSError):  # an open file cannot be removed everywhere; an empty lock file does no harm
-                self._lock.unlink()
-            os.close(descriptor)
-
-    def _locked_descriptor(self, on_wait: Callable[[], None]) -> int:
-        while True:
-            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o666)
+        """Keep other processes and threads off; wait, calling `on_wait` now and then, while one of them is at it."""
+        with locked(self._lock, on_wait):
             try:
-                if self._is_held(descriptor):
-                    return descriptor
-                on_wait()
-                time.sleep(LOOK_SECONDS)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
+                yield
+            finally:
+                if not self.size:
+                    self.discard()
 
-    def _is_held(self, descriptor: int) -> bool:
-        try:
-            _lock(descriptor)
-        except (BlockingIOError, PermissionError):
-            return False
-        except OSError:
-            return True  # a file system without locks: the checksum alone must do
-        # Its last holder may have removed the file between our opening and our locking it: then it locks nothing.
-        with suppress(FileNotFoundError):
-            return os.path.samestat(os.fstat(descriptor), self._lock.stat())
+
+def _is_own_file(path: Path) -> bool:
+    """Return whether there is a plain file, not a link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def _open_itself(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)

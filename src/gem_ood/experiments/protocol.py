@@ -90,8 +90,13 @@ class Draws:
         """Return the mean over the draws."""
         return float(np.mean(self.values[metric]))
 
+    @property
+    def has_spread(self) -> bool:
+        """Whether there are several draws; a set that is taken whole has one."""
+        return all(len(values) > 1 for values in self.values.values())
+
     def spread(self, metric: str) -> float:
-        """Return the standard deviation of one draw, estimated from all; 0 of a set that is taken whole."""
+        """Return the standard deviation of one draw, estimated from all; 0 where there is but one."""
         values = self.values[metric]
         return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 

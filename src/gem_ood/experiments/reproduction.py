@@ -10,6 +10,7 @@ import numpy as np
 
 from gem_ood.comparison.scoring import check_sets
 from gem_ood.detectors import Head
+from gem_ood.detectors.cataloguing import lacking
 from gem_ood.errors import InputError
 from gem_ood.experiments import data_sets
 from gem_ood.experiments.extracted import Extracted, FeatureCache
@@ -89,7 +90,7 @@ def reproduce(
     from gem_ood.experiments.networks.devices import resolved_device
 
     _check_name(name)
-    check_choices(methods, protocol, odin_noise=odin_noise)
+    methods = check_choices(methods, protocol, odin_noise=odin_noise)
     others = _checked_folders(ood or {})
     wanted = _checked_sets(sets, others)
     for option, value, least in (("batch_size", batch_size, 1), ("limit", limit, 0)):
@@ -146,8 +147,8 @@ def read_stored_features(folder: str | PathLike[str], on_rows: OnProgress | None
     directory = Path(folder)
     if not directory.is_dir():
         raise InputError(f"{directory} is not a folder; pass one with train.npz, test.npz and ood_NAME.npz, say")
-    found = {path.stem: path for path in sorted(directory.iterdir()) if path.suffix.lower() in READABLE}
-    outside = {stem.removeprefix("ood_"): path for stem, path in found.items() if stem.startswith("ood_")}
+    found = _by_stem(directory)
+    outside = {_set_name(stem): path for stem, path in found.items() if stem.startswith("ood_")}
     outside = {name: outside[name] for name in (*PAPER_SETS, *outside) if name in outside}  # in the paper's order
     for needed in ("train", "test"):
         if needed not in found:
@@ -194,9 +195,21 @@ def reproduce_features(
         protocol: As `run`.
         on_rows: Told how far each file is read.
         on_method: As `run`.
+
+    >>> import tempfile
+    >>> rng = np.random.default_rng(0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for part in ("train", "test"):
+    ...         np.savez(f"{folder}/{part}.npz", features=rng.normal(size=(200, 4)), labels=np.arange(200) % 10)
+    ...     np.savez(f"{folder}/ood_svhn.npz", features=6.0 + rng.normal(size=(80, 4)))
+    ...     result = reproduce_features("cifar10", folder, methods=["gem"])
+    >>> result.value("gem", "auroc", "svhn"), result.printed("gem", "auroc", "svhn")
+    (1.0, 0.9759)
     """
     _check_name(name)
+    methods = check_choices(methods, protocol)
     stored = read_stored_features(folder, on_rows)
+    _check_stored(stored, name, folder, methods)
     return run_features(
         stored.train,
         stored.test,
@@ -208,6 +221,46 @@ def reproduce_features(
         paper=PAPER[name],
         on_method=on_method,
     )
+
+
+def _by_stem(directory: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in sorted(directory.iterdir()):
+        if path.suffix.lower() in READABLE:
+            if path.stem in found:
+                raise InputError(f"{found[path.stem]} and {path} are both {path.stem}; leave one of them there")
+            found[path.stem] = path
+    return found
+
+
+def _set_name(stem: str) -> str:
+    """Return the name of a set from that of its file; the paper's own count in any case."""
+    name = stem.removeprefix("ood_")
+    return name.lower() if name.lower() in PAPER_SETS else name
+
+
+def _check_stored(stored: StoredFeatures, name: str, folder: str | PathLike[str], methods: Methods) -> None:
+    """Raise if features are of another network than one of this set's, or lack what methods read."""
+    n_classes = data_sets.N_CLASSES[name]
+    assert stored.train.labels is not None  # refused where it is read
+    n_found = stored.head.n_classes if stored.head is not None else len(np.unique(stored.train.labels))
+    if n_found != n_classes:
+        what = "a head of" if stored.head is not None else "labels of"
+        raise InputError(
+            f"{folder} holds {what} {n_found} classes but {data_sets.TITLES[name]} has {n_classes}; pass features of a "
+            f"network that was trained on it"
+        )
+    for part, found in (("train", stored.train), ("test", stored.test)):
+        if found.labels is not None and (
+            found.labels.dtype.kind != "i" or not np.isin(found.labels, range(n_classes)).all()
+        ):
+            raise InputError(f"the labels of {part} in {folder} must be whole numbers from 0 to {n_classes - 1}")
+    unread = [] if methods == "all" or stored.head else [one for one in methods if lacking(one) is not None]
+    if unread:
+        raise InputError(
+            f"{folder} has no file head, the classifier's last layer, which {', '.join(unread)} read; put it there, or "
+            f"choose other methods"
+        )
 
 
 class _Reading:
@@ -265,6 +318,8 @@ def _checked_folders(ood: Mapping[str, str | PathLike[str]]) -> dict[str, Path]:
 
 def _checked_sets(sets: Sequence[str], others: Mapping[str, Path]) -> tuple[str, ...]:
     """Return the sets of the paper that are read from the folder of all."""
+    if not isinstance(sets, Sequence):
+        raise InputError(f"sets is a {type(sets).__name__}; pass names of {', '.join(PAPER_SETS)}")
     chosen = (sets,) if isinstance(sets, str) else tuple(sets)
     for one in chosen:
         if one not in PAPER_SETS:

@@ -49,6 +49,11 @@ class Experiment:
         left_out: Why methods of the catalogue could not be fitted, by name.
         notes: What else to know about the numbers.
         sources: What each set was read from, where that is known.
+
+    >>> draws = {"gem": {"svhn": Draws({metric: np.array([0.2, 0.4]) for metric in METRICS})}}
+    >>> result = Experiment("blobs", draws, n_id=50, n_ood={"svhn": 20}, protocol=Protocol(n_draws=2))
+    >>> print(f"{result.value('gem', 'fpr'):.2f} ± {result.spread('gem', 'fpr'):.2f}")
+    0.30 ± 0.14
     """
 
     name: str
@@ -129,11 +134,19 @@ class Experiment:
         return all(self.n_drawn(name) == self.n_id // 5 for name in (self.averaged if ood == MEAN else (ood,)))
 
     def verdict(self, method: str, metric: str, ood: str = MEAN) -> Verdict | None:
-        """Return whether the difference lies within two standard deviations of a draw; None without a difference."""
+        """Return whether the difference lies within two standard deviations of a draw.
+
+        None without a difference, and where a set has one draw only, which has no spread.
+        """
         difference = self.difference(method, metric, ood)
-        if difference is None:
+        if difference is None or not self.has_spread(ood):
             return None
         return _verdict(difference, SPREADS * self.spread(method, metric, ood))
+
+    def has_spread(self, ood: str = MEAN) -> bool:
+        """Return whether a set, or each of those that are averaged, has several draws."""
+        sets = self.averaged if ood == MEAN else (self._known(ood),)
+        return all(draws[name].has_spread for draws in self.draws.values() for name in sets)
 
     def error_verdict(self) -> Verdict | None:
         """Return whether the network's test error is the paper's, as rounded; draws do not change it."""
@@ -146,7 +159,6 @@ class Experiment:
         sets = self.n_ood if len(self.n_ood) > 1 else ()  # the mean over one set is that set, and said once
         cells = [(ood, metric) for ood in (*sets, MEAN) for metric in PAPER_METRICS]
         verdicts = [self.verdict(method, metric, ood) for method in self.methods for ood, metric in cells]
-        verdicts.append(self.error_verdict())
         known = [verdict for verdict in verdicts if verdict is not None]
         return known.count("within"), len(known)
 

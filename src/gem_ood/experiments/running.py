@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_choices", "run", "run_features"]
 
-_UNLABELLED = "id_train has no labels, but class means need them; let it yield (inputs, labels)"
+_UNLABELLED = "id_train has no labels, but class means need them; pass one per row, as (inputs, labels) or labels="
 
 Methods = Sequence[str] | Literal["all"]
 OnMethod = Callable[[str, int, int], None]
@@ -78,9 +78,10 @@ def run(
         odin_noise: The size of ODIN's step: of an `ImageSet` as a share of 255, of others in units of the inputs; 0, as
             in the authors' runs, needs no second pass.
         batch_size: Of image sets and data sets.
-        cache: A folder that keeps features, by the weights and the data they come from; a later run reads them there.
-            A loader is then read twice, once for what its inputs are; of one that can be read only once, and where
-            `layer` or `pool` is a function, nothing is kept.
+        cache: A folder that keeps features, by the weights and the data they come from; a later run reads them there,
+            if the network still gives the first of them. A loader is then read twice, once for what its inputs are, and
+            one that shuffles never finds them again. Of one that can be read only once, and where `layer` or `pool` is
+            a function, nothing is kept.
         unpack: From what loaders yield to (inputs, labels), where they yield something else.
         name: What the in-distribution set is called.
         paper: Printed numbers to compare with.
@@ -102,7 +103,7 @@ def run(
     require_extra("torch", "torch", purpose="networks")
     from gem_ood.experiments.extraction import Extractor
 
-    check_choices(methods, protocol, odin_noise=odin_noise, paper=paper)
+    methods = check_choices(methods, protocol, odin_noise=odin_noise, paper=paper)
     _check_names(name, ood)
     with RowProgress(is_shown=progress and on_rows is None) as bar:
         extract = Extractor(
@@ -184,12 +185,14 @@ def run_features(
         10 draws, seed 0; rows a draw: far 50 of 50
         Taken whole, once, as there are too few to draw from: far
     """
-    check_choices(methods, protocol, paper=paper)
+    methods = check_choices(methods, protocol, paper=paper)
     chosen, given = _chosen(methods), dict(ready or {})
     _check_names(name, ood)
     for key, found in {"id_train": id_train, "id_test": id_test, **ood}.items():
         if not isinstance(found, Extracted):
             raise InputError(f"{key} is a {type(found).__name__}; pass Extracted(features, logits, labels)")
+    if id_train.labels is None:
+        raise InputError(_UNLABELLED)
     _check_ready(given, {"": id_test, **ood})
     drawing = protocol or Protocol()
     rows = {key: drawing.rows(key, n_id=len(id_test), n_ood=len(found)) for key, found in ood.items()}
@@ -282,14 +285,15 @@ def _chosen(methods: Methods | Iterable[str]) -> tuple[str, ...]:
 
 def check_choices(
     methods: Methods, protocol: Protocol | None, *, odin_noise: float = 0.0, paper: PaperTable | None = None
-) -> None:
-    """Raise now, rather than after the long work, if these are no methods, protocol, step or printed numbers."""
-    _chosen(methods)
+) -> Methods:
+    """Return the methods, "all" or each by name; raise now, not after the long work, for a choice that is none."""
+    settled: Methods = "all" if _is_all(methods) else chosen_entries(methods)
     for option, value, kind in (("protocol", protocol, Protocol), ("paper", paper, PaperTable)):
         if value is not None and not isinstance(value, kind):
             raise InputError(f"{option} is a {type(value).__name__}; pass a {kind.__name__}, or None")
     if not is_share(odin_noise) or odin_noise == 1.0:
         raise InputError(f"odin_noise must be a number from 0 to below 1 but is {odin_noise!r}; pass 0 or 0.0014, say")
+    return settled
 
 
 def _check_sources(

@@ -18,12 +18,14 @@ class Archive:
         url: Where it is.
         checksum: "md5:..." or "sha256:..." of the whole file.
         about: What it holds and how large it is, for people.
+        n_bytes: How many bytes it has, where that is known: then another length is refused before it is fetched.
     """
 
     file_name: str
     url: str
     checksum: str
     about: str
+    n_bytes: int | None = None
 
 
 #: The archive of each data set.
@@ -33,24 +35,28 @@ ARCHIVES = {
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         "md5:c32a1d4ab5d03f1284b67883e8d87530",
         "CIFAR-10, binary version, 162 MB",
+        n_bytes=170_052_171,
     ),
     "cifar100": Archive(
         "cifar-100-binary.tar.gz",
         "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         "md5:03b5dce01913d631647c71ecec9e9cb8",
         "CIFAR-100, binary version, 161 MB",
+        n_bytes=168_513_733,
     ),
     "textures": Archive(
         "dtd-r1.0.1.tar.gz",
         "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",
         "md5:fff73e5086ae6bdbea199a49dfb8a4c1",
         "Describable Textures, 596 MB",
+        n_bytes=625_239_812,
     ),
     "svhn": Archive(
         "test_32x32.mat",
         "http://ufldl.stanford.edu/housenumbers/test_32x32.mat",
         "md5:eb5a983be6a315427106f1b164d9cef3",
         "SVHN's test digits, 61 MB",
+        n_bytes=64_275_384,
     ),
     "places365": Archive(
         "val_256.tar",

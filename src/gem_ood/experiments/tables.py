@@ -85,23 +85,28 @@ def _error_cells(experiment: "Experiment") -> list[Cell]:
 def _beside(printed: float | None, difference: float | None, verdict: "Verdict | None") -> list[Cell]:
     if printed is None:
         return [Cell(""), Cell("")]
-    if difference is None or verdict is None:
+    if difference is None:
         return [Cell(_percent(printed)), Cell("")]
-    return [Cell(_percent(printed)), Cell(f"{_signed(difference)} {_SIGNS[verdict]}")]
+    sign = " " if verdict is None else _SIGNS[verdict]  # as wide as a sign, so that numbers stand under each other
+    return [Cell(_percent(printed)), Cell(f"{_signed(difference)} {sign}")]
 
 
 def _notes(experiment: "Experiment") -> tuple[str, ...]:
     notes = [f"In percent, paper convention; {experiment.n_id:,} in-distribution test rows"]
     paper = experiment.paper
     if paper is not None:
-        notes.append(
-            "±: standard deviation of a draw; ≈: within two of them of the paper's number, ≠: beyond; ID error: equal "
-            "as rounded or not"
-        )
+        shared = [ood for ood in experiment.averaged if ood in paper.sets]
+        if any(experiment.has_spread(ood) for ood in experiment.n_ood):
+            notes.append("±: standard deviation of a draw; ≈: within two of them of the paper's number, ≠: beyond")
+        unknown = [ood for ood in shared if not experiment.has_spread(ood)]
+        if unknown:
+            names = ", ".join(map(_title, unknown))
+            notes.append(f"No verdict on {names} and a mean over it: one draw has no spread")
+        if experiment.id_error is not None:
+            notes.append("ID error: ≈ equal as rounded, ≠ not")
         others = [ood for ood in experiment.n_ood if ood not in experiment.averaged]
         if others:
             notes.append(f"The mean leaves out what the paper does not have: {', '.join(map(_title, others))}")
-        shared = [ood for ood in experiment.averaged if ood in paper.sets]
         if shared and set(shared) != set(PAPER_SETS):
             names = ", ".join(map(_title, shared))
             notes.append(f"The paper's column is the mean of its numbers for the same sets: {names}")
@@ -110,7 +115,8 @@ def _notes(experiment: "Experiment") -> tuple[str, ...]:
             names = ", ".join(map(_title, elsewhere))
             notes.append(f"AUPR depends on the ratio of rows, which is not the paper's five to one for {names}")
         n_within, n_known = experiment.n_within()
-        notes.append(f"Within the spread of draws: {n_within} of {n_known} numbers of these tables")
+        if n_known:
+            notes.append(f"Within the spread of draws: {n_within} of {n_known} numbers of these tables")
     notes += _gain_notes(experiment)
     return (*notes, *experiment.notes, *([] if len(experiment.n_ood) > 1 else _draw_notes(experiment)))
 

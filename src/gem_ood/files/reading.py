@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.features import as_features, as_labels, refuse_non_finite
 from gem_ood.files.sources import Member, Source
+from gem_ood.storage import refuse_special
 
 __all__ = ["READABLE", "Batch", "FeatureFile", "Labels", "open_features", "refuse_unreadable"]
 
@@ -180,12 +181,13 @@ def refuse_unreadable(path: Path, suffixes: Sequence[str]) -> str:
         raise InputError(f"{path} does not exist; check the path")
     if path.is_dir():
         raise InputError(f"{path} is a directory; pass one file ({' '.join(suffixes)})")
+    refuse_special(path)
     suffix = path.suffix.lower()
     if suffix not in suffixes:
         raise InputError(
             f"{path} has the suffix {suffix or '(none)'!r} but {' '.join(suffixes)} can be read; convert or rename it"
         )
-    if path.is_file() and path.stat().st_size == 0:
+    if path.stat().st_size == 0:
         raise FileFormatError(f"{path} is empty (0 bytes); write it again")
     return suffix
 

@@ -1,9 +1,7 @@
 """Batches: files of many pictures each, as the publishers of CIFAR and SVHN keep them."""
 
-import io
-import warnings
 from collections.abc import Callable, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -11,11 +9,11 @@ from numpy.typing import NDArray
 
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.experiments.data_sets.catalogue import SIDE, DataSet
+from gem_ood.experiments.data_sets.matlab import read_matlab
 from gem_ood.experiments.data_sets.pickled import read_pickle
 from gem_ood.experiments.data_sets.trees import Tree, shown
-from gem_ood.numpy_format import one_line
 
-__all__ = ["FORMS", "batch_files", "find_batches", "label_checked", "read_batches"]
+__all__ = ["FORMS", "batch_files", "find_batches", "label_checked", "lacking", "missing_files", "read_batches"]
 
 #: The official versions, in the order in which they are preferred, and how their files end.
 FORMS = {"binary": ".bin", "python": "", "matlab": ".mat"}
@@ -52,21 +50,37 @@ def find_batches(names: Sequence[str], known: DataSet, split: str, form: str) ->
     return [found[file] for file in batch_files(known, split, form) if file in found]
 
 
-def read_batches(tree: Tree, names: Sequence[str], known: DataSet, split: str, form: str) -> Batch:
+def missing_files(names: Sequence[str], known: DataSet, split: str, form: str) -> list[str]:
+    """Return which files of a split in this version are not among those that `find_batches` found.
+
+    >>> from gem_ood.experiments.data_sets.catalogue import entry
+    >>> missing_files(["b/data_batch_1.bin", "b/data_batch_4.bin"], entry("cifar10"), "train", "binary")
+    ['data_batch_2.bin', 'data_batch_3.bin', 'data_batch_5.bin']
+    """
+    there = {PurePosixPath(name).name.lower() for name in names}
+    return [file for file in batch_files(known, split, form) if file not in there]
+
+
+def lacking(path: Path, names: Sequence[str], known: DataSet, split: str, form: str) -> InputError:
+    """Return the error that says which files of a split a folder or an archive lacks."""
+    return InputError(
+        f"{shown(path)} lacks {', '.join(missing_files(names, known, split, form))} of {known.title}'s {split} split "
+        f"({form} version); put all {len(batch_files(known, split, form))} files there"
+    )
+
+
+def read_batches(tree: Tree, names: Sequence[str], known: DataSet, form: str) -> Batch:
     """Return the pictures and labels of these files of a tree, one after another."""
-    expected = batch_files(known, split, form)
-    if len(names) < len(expected):
-        there = {PurePosixPath(name).name.lower() for name in names}
-        missing = ", ".join(file for file in expected if file not in there)
-        raise InputError(
-            f"{shown(tree.path)} lacks {missing} of {known.title}'s {split} split ({form} version); put all "
-            f"{len(expected)} files there"
-        )
     decode = _DECODERS[form]
     by_name = {}
     for name, read in tree.read(names):
         pixels, labels = decode(read(), tree.title(name), known)
         by_name[name] = pixels, label_checked(labels, len(pixels), known, tree.title(name))
+    if len(by_name) < len(names):
+        raise FileFormatError(
+            f"{shown(tree.path)} gave {len(by_name)} of {len(names)} files: it was changed while it was read; read it "
+            f"again"
+        )
     batches = [by_name[name] for name in names]
     if len(batches) == 1:
         return batches[0]
@@ -124,7 +138,7 @@ def _matlab(data: bytes, title: str, known: DataSet) -> tuple[NDArray[np.uint8],
     pixel_name, label_name = {"svhn": ("X", "y"), "cifar100": ("data", "fine_labels")}.get(
         known.name, ("data", "labels")
     )
-    arrays = _matlab_arrays(data, title, (pixel_name, label_name))
+    arrays = read_matlab(data, title, (pixel_name, label_name))
     pixels = arrays[pixel_name]
     if known.name != "svhn":
         return _planes(pixels, title), arrays[label_name]
@@ -143,39 +157,6 @@ _DECODERS: dict[str, Callable[[bytes, str, DataSet], tuple[NDArray[np.uint8], ND
     "python": _python,
     "matlab": _matlab,
 }
-
-
-def _matlab_arrays(data: bytes, title: str, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    from scipy.io import loadmat, whosmat
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # Shapes first: a header that lies must not ask for more memory than the largest set takes.
-            found = {name: (shape, kind) for name, shape, kind in whosmat(io.BytesIO(data))}
-            if all(_is_numeric(*found.get(name, ((), ""))) for name in names):
-                arrays: dict[str, NDArray[Any]] = loadmat(io.BytesIO(data), variable_names=list(names))
-                return {name: np.asarray(arrays[name]) for name in names}
-    except NotImplementedError as error:
-        raise FileFormatError(
-            f"{title} is of MATLAB's version 7.3, which cannot be read; save it with save(..., '-v7')"
-        ) from error
-    except Exception as error:  # SciPy's reader raises whatever the damaged bytes lead it to
-        raise FileFormatError(
-            f"{title} is no MATLAB file, or is truncated or damaged ({one_line(error)[:200]}); fetch it again"
-        ) from error
-    there = ", ".join(f"{name} {kind} {shape}" for name, (shape, kind) in list(found.items())[:8]) or "nothing"
-    raise FileFormatError(
-        f"{title} holds {there}, but not both {names[0]} and {names[1]} as numbers; it is truncated or damaged, or of "
-        f"another data set: fetch it again"
-    )
-
-
-def _is_numeric(shape: tuple[int, ...], kind: str) -> bool:
-    most = 1 << 31  # bytes; SVHN's largest part has 531,131 pictures of 3,072
-    return kind in ("uint8", "int8", "uint16", "int16", "int32", "int64", "double", "single") and (
-        0 < int(np.prod(shape, dtype=object)) <= most
-    )
 
 
 def _planes(pixels: NDArray[Any], title: str) -> NDArray[np.uint8]:

@@ -38,13 +38,9 @@ def folder_labels(known: DataSet, folders: Sequence[str], title: str) -> dict[st
     if all(name.isascii() and name.isdigit() and int(name) < known.n_classes for name in folders):
         return {folder: int(folder) for folder in folders}
     if len(folders) != known.n_classes:
+        some = ", ".join(map(repr, sorted(folders)[:3])) + (", ..." if len(folders) > 3 else "")
         raise InputError(
-            f"{title} has {len(folders)} class folders ({_some(folders)}) but {known.title} has {known.n_classes} "
+            f"{title} has {len(folders)} class folders ({some}) but {known.title} has {known.n_classes} "
             f"classes; keep one folder per class, under the official names"
         )
     return {folder: label for label, folder in enumerate(sorted(folders))}
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in sorted(names)[:3])
-    return shown + (", ..." if len(names) > 3 else "")

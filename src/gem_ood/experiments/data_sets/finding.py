@@ -7,13 +7,24 @@ from pathlib import Path, PurePosixPath
 
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.experiments.data_sets.arrays import array_headers, picture_array
-from gem_ood.experiments.data_sets.batches import FORMS, batch_files, find_batches
+from gem_ood.experiments.data_sets.batches import FORMS, batch_files, find_batches, missing_files
 from gem_ood.experiments.data_sets.catalogue import CATALOGUE, SPLITS, DataSet, entry, file_split, plain_name
 from gem_ood.experiments.data_sets.picture_files import inside, picture_names, refuse_foreign
 from gem_ood.experiments.data_sets.trees import ARCHIVE_SUFFIXES, FolderTree, naming_unreadable, shown
 from gem_ood.experiments.sources import ARCHIVES
+from gem_ood.storage import refuse_special
 
-__all__ = ["Found", "Place", "file_form", "find", "is_split_told", "locate", "missing", "places_of", "select_pictures"]
+__all__ = [
+    "Found",
+    "Place",
+    "candidates",
+    "file_form",
+    "find",
+    "is_split_told",
+    "missing",
+    "places_of",
+    "select_pictures",
+]
 
 #: Folders in which data sets are gathered.
 CONTAINERS = (
@@ -56,7 +67,8 @@ class Found:
 def find(name: str, folder: str | PathLike[str], *, split: str = "test", is_own: bool = False) -> Path | None:
     """Return the file or folder that a data set would be read from, None if there is none; nothing is decoded.
 
-    Arguments are those of `load`.
+    Arguments are those of `load`. Archives are not opened, so that one may turn out to hold something else; an official
+    version that lacks files, which `load` then names, is returned only where there is nothing else.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +79,7 @@ def find(name: str, folder: str | PathLike[str], *, split: str = "test", is_own:
     known = entry(name)
     if is_own and Path(folder).is_file():
         return Path(folder) if file_form(known, Path(folder), split) else None
-    found = locate(known, places_of(known, folder, is_own=is_own), split)
+    found = next(candidates(known, places_of(known, folder, is_own=is_own), split), None)
     return None if found is None else found.source
 
 
@@ -87,6 +99,7 @@ def places_of(known: DataSet, folder: str | PathLike[str], *, is_own: bool = Fal
     root = Path(folder)
     if not root.exists():
         raise InputError(f"{shown(root)} does not exist; pass the folder that holds {known.title}")
+    refuse_special(root)
     if not root.is_dir():
         raise InputError(f"{shown(root)} is a file where a folder must be; pass the folder that it is in")
     whole = root.absolute()
@@ -99,19 +112,21 @@ def places_of(known: DataSet, folder: str | PathLike[str], *, is_own: bool = Fal
     return places
 
 
-def locate(known: DataSet, places: Sequence[Place], split: str) -> Found | None:
-    """Return what a split is read from: folders and files before archives, the simplest version first."""
+def candidates(known: DataSet, places: Sequence[Place], split: str) -> Iterator[Found]:
+    """Yield what a split may be read from: folders and files before archives, the simplest version first.
+
+    Official versions that lack files come last.
+    """
     if split not in SPLITS:
         raise InputError(f"split is {split!r}; pass 'train' or 'test'")
+    batches = list(_batches(known, places, split))
+    incomplete = [found for found in batches if missing_files(found.names, known, split, found.form)]
+    yield from (found for found in batches if found not in incomplete)
+    yield from _npz(known, places, split)
     # The deepest folder of the set's own name is the one that holds it, such as LSUN/LSUN_C.
-    return next(
-        (
-            found
-            for look in (_batches, _npz, _pictures, _archives)
-            for found in look(known, places[::-1] if look is _pictures else places, split)
-        ),
-        None,
-    )
+    yield from _pictures(known, places[::-1], split)
+    yield from _archives(known, places, split)
+    yield from incomplete
 
 
 def select_pictures(known: DataSet, names: Sequence[str], split: str, title: str) -> tuple[str, list[str]]:

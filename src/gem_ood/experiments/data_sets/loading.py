@@ -1,7 +1,9 @@
 """Loading: a data set of the paper, or any other pictures, as an `ImageSet` in memory."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 
@@ -10,19 +12,26 @@ from numpy.typing import NDArray
 
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.experiments.data_sets.arrays import read_npy, read_npz
-from gem_ood.experiments.data_sets.batches import FORMS, find_batches, label_checked, read_batches
+from gem_ood.experiments.data_sets.batches import (
+    FORMS,
+    find_batches,
+    label_checked,
+    lacking,
+    missing_files,
+    read_batches,
+)
 from gem_ood.experiments.data_sets.catalogue import DEFAULT_LIMITS, DataSet, entry
 from gem_ood.experiments.data_sets.class_names import CLASS_NAMES, folder_labels
 from gem_ood.experiments.data_sets.finding import (
+    Found,
+    candidates,
     file_form,
     is_split_told,
-    locate,
     missing,
     places_of,
     select_pictures,
 )
 from gem_ood.experiments.data_sets.picture_files import (
-    SUFFIXES,
     OnImages,
     fit_array,
     picture_names,
@@ -30,9 +39,17 @@ from gem_ood.experiments.data_sets.picture_files import (
     refuse_foreign,
     refuse_side,
 )
-from gem_ood.experiments.data_sets.trees import ARCHIVE_SUFFIXES, FolderTree, Tree, open_archive, shown
+from gem_ood.experiments.data_sets.trees import (
+    ARCHIVE_SUFFIXES,
+    PICTURE_SUFFIXES,
+    FolderTree,
+    Tree,
+    open_archive,
+    shown,
+)
 from gem_ood.experiments.image_sets import ImageSet
 from gem_ood.features import is_count
+from gem_ood.storage import refuse_special
 
 __all__ = ["load", "load_images"]
 
@@ -51,6 +68,9 @@ def load(
     on_images: OnImages | None = None,
 ) -> ImageSet:
     """Return a data set of the paper, read from whichever of its usual layouts is in a folder.
+
+    The name comes first, since it says what is looked for in the folder; `load_images` takes a path first, whose
+    pictures it only names. Of several layouts the first is taken that lacks no file.
 
     Args:
         name: One of `DATA_SETS`.
@@ -73,38 +93,26 @@ def load(
     ('CIFAR-10', (3, 32, 32, 3), array([7, 1, 4]))
 
     Raises:
-        InputError: The set is not there; the message names what was looked for, where, and the remedy.
+        InputError: The set is not there, or files of it are not; the message names what was looked for, where, and
+            the remedy.
         FileFormatError: A file of it is damaged, truncated or of another kind.
     """
     known = entry(name)
     draw = _Draw(DEFAULT_LIMITS.get(name, 0) if limit is None else limit, seed, on_images)
     if is_own and Path(folder).is_file():
-        found = file_form(known, Path(folder), split)
-        if found is None:
+        file = file_form(known, Path(folder), split)
+        if file is None:
             raise InputError(
                 f"{shown(Path(folder))} is a file of another kind; pass a folder of pictures of {known.title}, an "
                 f"archive of them ({' '.join(ARCHIVE_SUFFIXES)}), an .npz file, or an official one"
             )
-    else:
-        places = places_of(known, folder, is_own=is_own)
-        found = locate(known, places, split)
-        if found is None:
-            raise missing(known, places, split)
-    if found.form == "npz":
-        is_told = is_own or is_split_told(known, found.path, split)
-        return _of_arrays(known, found.path, split, draw, is_told=is_told)
-    if found.form == "pictures":
-        return _of_pictures(known, FolderTree(found.path), found.names, "", draw)
-    tree: Tree = FolderTree(found.path, is_deep=False) if found.form in FORMS else open_archive(found.path)
-    names = found.names or tree.names()
-    for form in FORMS if found.form == "archive" else (found.form,):
-        files = find_batches(names, known, split, form)
-        if files:
-            images, labels = read_batches(tree, files, known, split, form)
-            source = f"{shown(found.source)} ({form} version)"
-            return draw.of(ImageSet(known.title, images, labels, source=source))
-    root, pictures = select_pictures(known, names, split, shown(found.path))
-    return _of_pictures(known, tree, pictures, root, draw)
+        return _of_first(known, [file], split, draw, is_own=True)
+    places = places_of(known, folder, is_own=is_own)
+    several = candidates(known, places, split)
+    first = next(several, None)
+    if first is None:
+        raise missing(known, places, split)
+    return _of_first(known, chain([first], several), split, draw, is_own=is_own)
 
 
 def load_images(
@@ -118,8 +126,11 @@ def load_images(
 ) -> ImageSet:
     """Return the pictures of a folder (and those below it), a tar or zip archive, or an `.npz` or `.npy` file.
 
-    Each is resized to `size` pixels on its shorter side and cropped about its centre, which leaves those of that size
-    as they are. At most `limit` are drawn by `seed` without replacement and kept in their order; None or 0 is all.
+    The name is what the set is to be called, any text: nothing is looked for by it, as `load` does by its own.
+
+    Each picture is resized to `size` pixels on its shorter side and cropped about its centre, which leaves those of
+    that size as they are. At most `limit` are drawn by `seed` without replacement and kept in their order; None or 0 is
+    all. Grey pictures of more than 8 bits are refused.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -127,12 +138,15 @@ def load_images(
     ...     load_images(f"{folder}/noise.npy", "noise", limit=3).images.shape
     (3, 32, 32, 3)
     """
+    if not isinstance(name, str):
+        raise InputError(f"name is {name!r}; pass the path first, then what the set is to be called, as text")
     if not is_count(size) or size > LARGEST_SIZE:
         raise InputError(f"size is {size!r}; pass a whole number of pixels from 1 to {LARGEST_SIZE}")
     draw = _Draw(limit or 0, seed, on_images)
     source = Path(path)
     if not source.exists():
         raise InputError(f"{shown(source)} does not exist; pass a folder or an archive of pictures for {name!r}")
+    refuse_special(source)
     lower = source.name.lower()
     if source.is_file() and lower.endswith((".npz", ".npy")):
         images = read_npy(source) if lower.endswith(".npy") else read_npz(source, "test")[0]
@@ -140,15 +154,15 @@ def load_images(
         return draw.of(ImageSet(name, fit_array(drawn, size, shown(source)), source=shown(source)))
     if source.is_file() and not lower.endswith(ARCHIVE_SUFFIXES):
         raise InputError(
-            f"{shown(source)} is a file of another kind; pass a folder of pictures ({' '.join(SUFFIXES)}), an archive "
-            f"of them ({' '.join(ARCHIVE_SUFFIXES)}), or an .npz or .npy file"
+            f"{shown(source)} is a file of another kind; pass a folder of pictures ({' '.join(PICTURE_SUFFIXES)}), an "
+            f"archive of them ({' '.join(ARCHIVE_SUFFIXES)}), or an .npz or .npy file"
         )
     tree: Tree = FolderTree(source) if source.is_dir() else open_archive(source)
     files = tree.names()
     refuse_foreign(files, shown(source))
     names = picture_names(files)
     if not names:
-        raise InputError(f"{shown(source)} holds no picture; pass one that has {' '.join(SUFFIXES)} files")
+        raise InputError(f"{shown(source)} holds no picture; pass one that has {' '.join(PICTURE_SUFFIXES)} files")
     chosen = [names[row] for row in draw.rows(len(names))]
     return ImageSet(name, read_pictures(tree, chosen, size=size, on_images=on_images), source=shown(source))
 
@@ -181,6 +195,37 @@ class _Draw:
         return drawn
 
 
+def _of_first(known: DataSet, several: Iterable[Found], split: str, draw: _Draw, *, is_own: bool) -> ImageSet:
+    """Return the split from the first of these that lacks no file; raise for the one that lacks the fewest."""
+    errors: list[tuple[float, InputError]] = []
+    for found in several:
+        if found.form == "npz":
+            is_told = is_own or is_split_told(known, found.path, split)
+            return _of_arrays(known, found.path, split, draw, is_told=is_told)
+        if found.form == "pictures":
+            return _of_pictures(known, FolderTree(found.path), found.names, "", draw)
+        tree: Tree = FolderTree(found.path, is_deep=False) if found.form in FORMS else open_archive(found.path)
+        names = found.names or tree.names()
+        there = {form: files for form in FORMS if (files := find_batches(names, known, split, form))}
+        for form, files in there.items():
+            n_missing = len(missing_files(files, known, split, form))
+            if not n_missing:
+                images, labels = read_batches(tree, files, known, form)
+                source = f"{shown(found.source)} ({form} version)"
+                return draw.of(ImageSet(known.title, images, labels, source=source))
+            errors.append((n_missing, lacking(found.path, files, known, split, form)))
+        if not there:
+            root, pictures = select_pictures(known, names, split, shown(found.path))
+            if pictures:
+                return _of_pictures(known, tree, pictures, root, draw)
+            nothing = FileFormatError(
+                f"{shown(found.path)} holds neither the files nor the pictures of {known.title}'s split; fetch it "
+                f"again or pass the folder that holds them"
+            )
+            errors.append((math.inf, nothing))
+    raise min(errors, key=lambda ranked: ranked[0])[1]
+
+
 def _of_arrays(known: DataSet, path: Path, split: str, draw: _Draw, *, is_told: bool) -> ImageSet:
     title = shown(path)
     images, labels = read_npz(path, split, known=known, is_told=is_told)
@@ -202,11 +247,6 @@ def _of_arrays(known: DataSet, path: Path, split: str, draw: _Draw, *, is_told: 
 def _of_pictures(known: DataSet, tree: Tree, names: Sequence[str], root: str, draw: _Draw) -> ImageSet:
     """Return the pictures of these names; those of a class lie in one folder below `root`, which ends with a slash."""
     title = shown(tree.path / root)
-    if not names:
-        raise FileFormatError(
-            f"{title} holds neither the files nor the pictures of {known.title}'s split; fetch it again or pass the "
-            f"folder that holds them"
-        )
     labels = _labels(known, [name.removeprefix(root) for name in names], title)
     rows = draw.rows(len(names))
     chosen = [names[row] for row in rows]

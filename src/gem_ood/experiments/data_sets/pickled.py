@@ -42,6 +42,9 @@ _NAMES = {
     "_codecs.encode": "encode",
 }
 
+#: Pictures (n, height, width, 3) have four.
+_MOST_AXES = 4
+
 #: What a damaged or made-up sequence of opcodes leads to.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeError)
 
@@ -85,9 +88,13 @@ class _Array:
 
     def array(self) -> NDArray[Any]:
         dtype = self.type.dtype()
+        if len(self.shape) > _MOST_AXES:
+            raise ValueError(f"an array has {len(self.shape):,} axes")
         if not all(isinstance(length, int) and length >= 0 for length in self.shape):
             raise ValueError("an array has a shape that is none")
-        if prod(self.shape) * dtype.itemsize != len(self.data):
+        # Lengths first: the product of made-up ones may take longer than any file is worth.
+        is_too_long = 0 not in self.shape and any(length > len(self.data) for length in self.shape)
+        if is_too_long or prod(self.shape) * dtype.itemsize != len(self.data):
             raise ValueError(f"an array of shape {self.shape} has {len(self.data):,} bytes")
         return np.frombuffer(self.data, dtype).reshape(self.shape, order="F" if self.is_fortran else "C")
 

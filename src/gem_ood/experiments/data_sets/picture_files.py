@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.experiments.data_sets.trees import Tree, shown
+from gem_ood.experiments.data_sets.trees import PICTURE_SUFFIXES, Tree, shown
 from gem_ood.extras import require_extra
 from gem_ood.pictures import naming_picture, refuse_many_pixels
 
 __all__ = [
-    "SUFFIXES",
     "OnImages",
     "fit_array",
     "inside",
@@ -29,8 +28,7 @@ __all__ = [
     "refuse_side",
 ]
 
-#: Files that are taken for pictures, as torchvision's ImageFolder does, and the formats that Pillow may find in them.
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+#: The formats that Pillow may find in files that are taken for pictures.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")
 
 #: Pictures that are not read: passing over them in silence would make another set.
@@ -64,7 +62,7 @@ def picture_names(names: Sequence[str]) -> list[str]:
         folder, _, file = name.rpartition("/")
         return folder.partition("/")[0], folder, file
 
-    return sorted((name for name in names if name.lower().endswith(SUFFIXES)), key=place)
+    return sorted((name for name in names if name.lower().endswith(PICTURE_SUFFIXES)), key=place)
 
 
 def refuse_foreign(names: Sequence[str], title: str) -> None:
@@ -182,8 +180,19 @@ def _decoded(read: Callable[[], bytes], title: str, size: int | None) -> NDArray
     data = read()
     with naming_picture(title, use=USE), Image.open(io.BytesIO(data), formats=FORMATS) as picture:
         refuse_many_pixels(picture.width * picture.height, f"{title} is {picture.width}×{picture.height}", use=USE)
+        _refuse_deep(picture.mode, title)
         colours = picture.convert("RGB")
         return np.asarray(colours if size is None else _fitted(colours, size, title))
+
+
+def _refuse_deep(mode: str, title: str) -> None:
+    """Raise if Pillow would cut a grey picture's values at 255, which makes it nearly white, or black.
+
+    Colours of 16 bits are no such case: Pillow reads their upper halves.
+    """
+    if mode in ("I", "F") or mode.startswith("I;"):
+        found = "16 bits" if mode.startswith("I;16") else "a fraction" if mode == "F" else "more than 8 bits"
+        raise InputError(f"{title} has {found} per colour (Pillow's mode {mode}); save it with 8 bits, from 0 to 255")
 
 
 def _fitted(picture: Any, size: int, title: str) -> Any:

@@ -17,20 +17,34 @@ from typing import IO, Protocol, cast
 
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.numpy_format import ZIP_ERRORS, one_line
+from gem_ood.storage import refuse_special
 
-__all__ = ["ARCHIVE_SUFFIXES", "FolderTree", "TarTree", "Tree", "ZipTree", "open_archive", "read_file", "shown"]
+__all__ = [
+    "ARCHIVE_SUFFIXES",
+    "PICTURE_SUFFIXES",
+    "FolderTree",
+    "TarTree",
+    "Tree",
+    "ZipTree",
+    "open_archive",
+    "read_file",
+    "shown",
+]
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
+#: Files that are taken for pictures, as torchvision's ImageFolder does.
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
 #: Files whose absence from an archive, where a link stands in their place, would go unnoticed.
-_DATA_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".bin", ".mat", ".npz")
+_DATA_SUFFIXES = (*PICTURE_SUFFIXES, ".bin", ".mat", ".npz")
 
 #: No data set has more files, nor one a larger single file; beyond it a header lies or the archive is a bomb.
 MOST_FILES = 5_000_000
 LARGEST_FILE = 1 << 29
 
 #: Folders deeper than this are no data set.
-DEEPEST = 32
+MOST_LEVELS = 32
 
 #: What reading a damaged archive may raise, whatever compresses it; RecursionError by headers of headers.
 _ARCHIVE_ERRORS = (
@@ -84,7 +98,7 @@ class FolderTree:
                         continue
                     if not item.is_dir():
                         names.append(name)
-                    elif self.is_deep and len(above) < DEEPEST and (identity := _identity(item)) not in above:
+                    elif self.is_deep and len(above) < MOST_LEVELS and (identity := _identity(item)) not in above:
                         waiting.append((f"{name}/", (*above, identity)))
             if len(names) > MOST_FILES:
                 raise InputError(f"{shown(self.path)} holds more than {MOST_FILES:,} files; pass the data set's folder")
@@ -174,7 +188,13 @@ class ZipTree:
             for name, member in self._members(archive):
                 if name in wanted:
                     _refuse_large(self.title(name), member.file_size, largest)
-                    data = archive.read(member)
+                    with archive.open(member) as stream:  # which may inflate to more than its directory says
+                        data = stream.read(member.file_size + 1)
+                    if len(data) != member.file_size:
+                        raise FileFormatError(
+                            f"{self.title(name)} has other bytes than the {member.file_size:,} that the archive says; "
+                            f"fetch it again"
+                        )
                     yield name, lambda data=data: data  # type: ignore[misc]
 
     def _members(self, archive: zipfile.ZipFile) -> Iterator[tuple[str, zipfile.ZipInfo]]:
@@ -188,6 +208,7 @@ class ZipTree:
 
 def open_archive(path: Path) -> Tree:
     """Return the tree of a tar or zip archive, told by its first bytes and not by its name."""
+    refuse_special(path)
     with naming_unreadable(path), path.open("rb") as stream:
         return ZipTree(path) if stream.read(2) == b"PK" else TarTree(path)
 
@@ -195,10 +216,9 @@ def open_archive(path: Path) -> Tree:
 def read_file(path: Path, *, largest: int = LARGEST_FILE) -> bytes:
     """Return the bytes of a regular file of at most this size."""
     with naming_unreadable(path):
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
-            raise InputError(f"{shown(path)} is not a regular file; pass files of the data set only")
-        _refuse_large(shown(path), found.st_size, largest)
+        size = path.stat().st_size
+        refuse_special(path)
+        _refuse_large(shown(path), size, largest)
         return path.read_bytes()
 
 

@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.experiments.networks.pixels import normalized
-from gem_ood.experiments.networks.weights import read_tensors, refuse_mismatch, refuse_shape, some
+from gem_ood.experiments.networks.weights import matching_tensors, read_tensors, refuse_shape, some
+from gem_ood.features import is_count
 
 __all__ = ["IMAGE_MEAN", "IMAGE_STD", "CifarResNet", "normalize_images"]
 
@@ -51,7 +52,7 @@ class CifarResNet(nn.Module):
     def __init__(self, depth: int = 56, n_classes: int = 10) -> None:
         super().__init__()
         n_blocks = _blocks_per_stage(depth)
-        if not _is_whole(n_classes) or n_classes < 1:
+        if not is_count(n_classes):
             raise InputError(
                 f"n_classes must be a whole number, at least 1, but is {n_classes!r}; pass how many logits"
             )
@@ -98,10 +99,10 @@ class CifarResNet(nn.Module):
             # Loading leaves the caller's random numbers alone, though fresh weights are drawn and then replaced.
             with torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 network = cls(depth, n_classes)
-            refuse_mismatch(tensors, network.state_dict())
+            fitting = matching_tensors(tensors, network.state_dict())
         except FileFormatError as error:
             raise FileFormatError(f"{name} does not hold the weights of a CIFAR ResNet: {error}") from error
-        network.load_state_dict(tensors)
+        network.load_state_dict(fitting)
         return network.eval()
 
 
@@ -158,12 +159,8 @@ def _convolution(in_channels: int, channels: int, *, stride: int = 1) -> nn.Conv
     return convolution
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def _blocks_per_stage(depth: int) -> int:
-    if not _is_whole(depth) or depth < 8 or depth % 6 != 2:
+    if not is_count(depth, least=8) or depth % 6 != 2:
         raise InputError(f"depth must be 6n + 2 with n at least 1 but is {depth!r}; pass 20, 32, 44, 56 or 110, say")
     return (index(depth) - 2) // 6
 

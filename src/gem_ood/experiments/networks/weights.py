@@ -15,12 +15,12 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.storage import atomic_path, naming
+from gem_ood.storage import atomic_path, naming, refuse_special
 
 __all__ = [
     "WEIGHT_SUFFIXES",
+    "matching_tensors",
     "read_tensors",
-    "refuse_mismatch",
     "refuse_shape",
     "some",
     "unwrapped_names",
@@ -30,6 +30,7 @@ __all__ = [
 
 #: The kinds of files that weights are read from and written to.
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth")
+_KINDS = ".safetensors, .pt or .pth"
 
 #: Under which names training scripts keep the tensors beside other things.
 WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -63,11 +64,15 @@ def read_tensors(path: str | PathLike[str]) -> dict[str, Tensor]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        FileFormatError: The file is damaged, truncated, or holds something else than tensors.
+        FileFormatError: It is a folder, or the file is damaged, truncated, or holds something else than tensors.
+        InputError: It is a pipe, a device or the like.
     """
     source = Path(path)
     if not source.exists():
-        raise FileNotFoundError(f"{source} does not exist; pass the path of a safetensors file of weights")
+        raise FileNotFoundError(f"{source} does not exist; pass the path of a {_KINDS} file of weights")
+    if source.is_dir():
+        raise FileFormatError(f"{source} is a folder; pass a {_KINDS} file of weights")
+    refuse_special(source)
     if source.suffix.lower() in (".pt", ".pth"):
         return _tensors_of(source, _read_pickled(source))
     try:
@@ -120,8 +125,6 @@ def _read_pickled(source: Path) -> Any:
         return torch.load(source, map_location="cpu", weights_only=True)
     except FileFormatError:
         raise
-    except IsADirectoryError as error:
-        raise FileFormatError(f"{source} is a folder; pass a file of weights") from error
     except Exception as error:  # the unpickler meets bytes of any kind, and raises whatever they lead to
         # PyTorch's own advice, to load with weights_only=False, would run the file's code.
         found = str(error)
@@ -165,24 +168,38 @@ def _tensors_of(source: Path, document: Any) -> dict[str, Tensor]:
         is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
         if not is_plain or tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
             raise FileFormatError(f"{source} does not hold all numbers of {name}; save network.state_dict() again")
+    # Nor may many names show the same numbers: a network has its own for each.
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in document.values()}
+    if sum(tensor.numel() * tensor.element_size() for tensor in document.values()) > sum(storages.values()):
+        raise FileFormatError(f"{source} has several names for the same numbers; save network.state_dict() again")
     return dict(document)
 
 
-def refuse_mismatch(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise if tensors are not those of the expected names, shapes and kinds, or hold a number that is not finite."""
+def matching_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors that have the expected names, shapes and kinds and hold finite numbers only; raise otherwise.
+
+    Counts of training steps are left out where they are no numbers any more: half precision ends at 65,504.
+    """
     missing = [name for name in expected if name not in tensors and not name.endswith(_OPTIONAL_SUFFIX)]
     if missing:
         raise FileFormatError(f"it lacks {some(missing)}; save all tensors of the network again")
     foreign = [name for name in tensors if name not in expected]
     if foreign:
         raise FileFormatError(f"the network has no {some(foreign)}; remove what is too much or pass another file")
+    kept = {}
     for name, tensor in tensors.items():
         refuse_shape(name, tensor, tuple(expected[name].shape))
-        dtype = expected[name].dtype
-        if tensor.is_floating_point() != dtype.is_floating_point:
+        dtype, is_count = expected[name].dtype, name.endswith(_OPTIONAL_SUFFIX)
+        is_of_kind = is_count or tensor.is_floating_point() == dtype.is_floating_point
+        if tensor.is_complex() or not is_of_kind:
             raise FileFormatError(f"{name} must hold {dtype} but holds {tensor.dtype}; pass another file")
-        if not tensor.isfinite().all():
+        # As the network holds it: a number of double precision may be too large for it.
+        is_finite = bool(tensor.to(torch.float64 if is_count else dtype).isfinite().all())
+        if not is_finite and not is_count:
             raise FileFormatError(f"{name} holds NaN or infinity; every weight must be finite: fetch or save it again")
+        if is_finite:
+            kept[name] = tensor
+    return kept
 
 
 def refuse_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:

@@ -10,13 +10,13 @@ from operator import index
 from os import PathLike
 from typing import ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.experiments.networks.weights import read_tensors, refuse_mismatch, refuse_shape, some, unwrapped_names
+from gem_ood.experiments.networks.weights import matching_tensors, read_tensors, refuse_shape, some, unwrapped_names
+from gem_ood.features import is_count
 
 __all__ = ["IMAGE_SIDES", "WideResNet", "check_shape"]
 
@@ -118,10 +118,10 @@ class WideResNet(nn.Module):
             # Loading leaves the caller's random numbers alone, though fresh weights are drawn and then replaced.
             with torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 network = cls(depth, width, n_classes=n_classes)
-            refuse_mismatch(tensors, network.state_dict())
+            fitting = matching_tensors(tensors, network.state_dict())
         except FileFormatError as error:
             raise FileFormatError(f"{name} does not hold the weights of a WideResNet: {error}") from error
-        network.load_state_dict(dict(tensors))
+        network.load_state_dict(fitting)
         return network.eval()
 
 
@@ -166,17 +166,16 @@ class _Stage(nn.Module):
         return result
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def check_shape(depth: int, width: int, *, dropout: float, n_classes: int) -> int:
     """Return the number of blocks in a stage; raise if there is no such network."""
-    if not _is_whole(depth) or depth < 10 or depth % 6 != 4:
+    if not is_count(depth, least=10) or depth % 6 != 4:
         raise InputError(f"depth must be 6n + 4 with n at least 1 but is {depth!r}; pass 10, 16, 22, 28 or 40, say")
-    for name, value in (("width", width), ("n_classes", n_classes)):
-        if not _is_whole(value) or value < 1:
-            raise InputError(f"{name} must be a whole number, at least 1, but is {value!r}")
+    for name, value, remedy in (
+        ("width", width, "pass 2 for the paper's network"),
+        ("n_classes", n_classes, "pass how many logits, 10 or 100 for CIFAR"),
+    ):
+        if not is_count(value):
+            raise InputError(f"{name} must be a whole number, at least 1, but is {value!r}; {remedy}")
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
         raise InputError(f"dropout must lie in [0, 1) but is {dropout!r}; pass 0 for none")
     return (index(depth) - 4) // 6
