@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from gem_ood._version import __version__
 from gem_ood.errors import FileFormatError, InputError
 
-__all__ = ["FORMAT_VERSION", "atomic_path", "naming", "pack", "read", "refuse_special", "refuse_unwritable_place", "unpack", "write"]
+__all__ = [
+    "FORMAT_VERSION",
+    "atomic_path",
+    "naming",
+    "pack",
+    "read",
+    "refuse_special",
+    "refuse_unwritable_place",
+    "unpack",
+    "write",
+]
 
 FORMAT_VERSION = 1
 METADATA_KEY = "gem_ood"
