@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 
 from commands import fail, run, run_json
-from test_reproduction import stored
-from tiny_paper import N_OOD, N_TEST, write_network, write_paper_sets
+from tiny_paper import N_OOD, N_TEST, stored, write_network, write_paper_sets
+
+from gem_ood.cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::gem_ood.errors.RankWarning")
 
@@ -78,6 +80,26 @@ def test_whole_sets_are_taken_once(tmp_path):
     found = run_json("reproduce", "cifar10", "--stored", stored(tmp_path), "--whole-sets")
     assert found["n_drawn"] == {"svhn": 60, "noise": 60}
     assert found["methods"]["gem"]["svhn"]["fpr"]["spread"] == 0.0
+
+
+def test_one_draw_has_no_verdict(tmp_path):
+    for option in (["--draws", "1"], ["--whole-sets"]):
+        found = run_json("reproduce", "cifar10", "--stored", stored(tmp_path), *option)
+        assert found["methods"]["gem"]["svhn"]["auroc"]["difference"] is not None
+        assert found["methods"]["gem"]["svhn"]["auroc"]["verdict"] is None
+        assert found["methods"]["gem"]["mean"]["auroc"]["verdict"] is None
+    found = run_json("reproduce", "cifar10", "--stored", tmp_path, "--draws", "2")
+    assert found["methods"]["gem"]["mean"]["auroc"]["verdict"] in ("within", "beyond")
+
+
+def test_a_users_cache_that_cannot_be_written_is_a_note_and_the_run_goes_on(folder, tmp_path, monkeypatch):
+    (tmp_path / "user").write_text("a file", encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    options = ("--data", folder, "--weights", folder / "wrn.pt", "--sets", "svhn", "--methods", "gem")
+    result = CliRunner().invoke(app, ["reproduce", "cifar10", *map(str, options)])
+    assert result.exit_code == 0, result.output
+    assert "no features are kept: " in result.stderr
+    assert result.stdout.startswith("CIFAR-10 in-distribution")
 
 
 def test_the_same_seed_gives_the_same_numbers(tmp_path):

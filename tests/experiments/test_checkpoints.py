@@ -183,9 +183,17 @@ for moment in sys.argv[3:]:
         killed_at(moment, Path(sys.argv[1]))
         os._exit(0)
     _, status = os.waitpid(child, 0)
-    files = sorted(path.name for path in Path(sys.argv[1]).parent.iterdir())
+    files = sorted(path.name for path in Path(sys.argv[1]).parent.iterdir() if path.suffix != ".lock")
     print(moment, os.waitstatus_to_exitcode(status), *files, sep="|", flush=True)
 """
+
+
+def this_tree():
+    """The environment of a child that runs the tree in which this test lies."""
+    here = Path(__file__).parent
+    before = os.environ.get("PYTHONPATH")
+    paths = [str(here), str(here.parents[1] / "src"), *([before] if before else [])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
@@ -194,7 +202,7 @@ def test_kills_at_the_worst_moments_change_no_byte(images, test_images, whole, t
     out = tmp_path / "w.safetensors"
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(out), str(torch.get_num_threads()), *moments],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env=this_tree(),
         capture_output=True,
         text=True,
         check=True,

@@ -12,6 +12,7 @@ from lying_server import (
     ETAG,
     N_CUT,
     LyingServer,
+    altered,
     archive_of,
     be_quick,
     chunked,
@@ -44,15 +45,47 @@ def test_a_download_that_was_cut_goes_on_by_itself(answer, tmp_path):
     assert [headers["If-Range"] for headers in server.requests] == [None, ETAG, ETAG]
 
 
-def test_a_download_that_is_always_cut_ends_in_an_error_and_keeps_what_came(tmp_path):
-    with LyingServer(CONTENT, *[cut(50_000)] * 3) as server, pytest.raises(InputError) as caught:
+def test_tries_that_bring_new_bytes_do_not_count(tmp_path):
+    with LyingServer(CONTENT, *[cut(50_000)] * 7) as server:
+        fetch(archive_of(server), tmp_path, n_tries=1)
+    assert is_whole(tmp_path)
+    assert server.ranges == [None, *(f"bytes={50_000 * n}-" for n in range(1, 8))]
+
+
+def test_a_download_that_comes_no_further_ends_in_an_error_and_keeps_what_came(tmp_path):
+    answers = [cut(50_000), cut(0), cut(0), cut(100_000), *[cut(0)] * 3]
+    with LyingServer(CONTENT, *answers) as server, pytest.raises(InputError) as caught:
         fetch(archive_of(server), tmp_path, n_tries=3)
-    assert len(server.requests) == 3
-    assert "stopped after 150,000 of 400,000 bytes (try 3 of 3)" in str(caught.value)
+    assert len(server.requests) == 7
+    assert "stopped after 150,000 of 400,000 bytes (try 3 of 3 without a new byte)" in str(caught.value)
     assert "run the same command again: it goes on from 150,000 bytes" in str(caught.value)
     assert f"by hand from {server.url} and put it into {tmp_path}" in str(caught.value)
     assert names_in(tmp_path) == [".file.bin.part", ".file.bin.part.json"]
     assert (tmp_path / ".file.bin.part").read_bytes() == CONTENT[:150_000]
+
+
+def from_the_start(n_bytes):
+    """Take no notice of Range, and cut after so many bytes."""
+
+    def answer(request, server):
+        del request.headers["Range"]
+        cut(n_bytes)(request, server)
+
+    return answer
+
+
+def test_a_server_that_starts_over_each_time_does_not_keep_one_for_ever(tmp_path):
+    answers = [from_the_start(n_bytes) for n_bytes in (100_000, 50_000, 100_000) * 50]
+    with LyingServer(CONTENT, *answers) as server, pytest.raises(InputError, match="try 4 of 4 without a new byte"):
+        fetch(archive_of(server), tmp_path, n_tries=4)
+    assert len(server.requests) == 5
+
+
+def test_a_server_that_joins_wrong_bytes_each_time_does_not_keep_one_for_ever(tmp_path):
+    answers = [cut(N_CUT), altered(body=lambda right: right[::-1])] * 50
+    with LyingServer(CONTENT, *answers) as server, pytest.raises(InputError):
+        fetch(archive_of(server), tmp_path, n_tries=3)
+    assert len(server.requests) <= 8
 
 
 def test_a_later_call_asks_only_for_the_rest(tmp_path):

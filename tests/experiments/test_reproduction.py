@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("torch")
 
 from data_sets_on_disk import cifar10_files, made, write_files, write_tar
-from tiny_paper import N_OOD, N_TEST, pictures, write_network, write_paper_sets
+from tiny_paper import N_OOD, N_TEST, N_TRAIN, pictures, write_network, write_paper_sets
 
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.experiments import PAPER_SETS, Protocol, data_sets, run, sources
+from gem_ood.experiments import PAPER_SETS, Protocol, data_sets, obtaining, reproduction, run, sources
 from gem_ood.experiments.networks.loading import load_network
-from gem_ood.experiments.reproduction import read_stored_features, reproduce, reproduce_features
+from gem_ood.experiments.reproduction import reproduce
 
 pytestmark = pytest.mark.filterwarnings("ignore::gem_ood.errors.RankWarning")
 
@@ -55,6 +55,63 @@ def test_the_numbers_are_those_of_run_on_the_same_sets(folder):
 def test_sets_come_in_the_order_of_the_papers_tables(folder):
     result = reproduce("cifar10", data=folder, weights=folder / "wrn.pt", sets=["isun", "textures"], methods=["gem"])
     assert tuple(result.n_ood) == ("textures", "isun")
+
+
+def test_sets_from_elsewhere_keep_that_order_and_the_users_own_come_last(folder):
+    ood = {"mine": folder / "LSUN.tar.gz", "isun": folder / "iSUN.tar.gz", "textures": folder / "dtd"}
+    options = {"data": folder, "weights": folder / "wrn.pt", "methods": ["gem"]}
+    result = reproduce("cifar10", sets=["lsun-r", "svhn"], ood=ood, **options)
+    assert tuple(result.n_ood) == ("textures", "svhn", "lsun-r", "isun", "mine")
+
+
+class StoppedError(Exception):
+    """Carries what would have gone through the network."""
+
+
+@pytest.fixture
+def without_run(monkeypatch):
+    """Stop before the network runs."""
+
+    def stop(_, train, test, outside, **__):
+        raise StoppedError(train, test, outside)
+
+    monkeypatch.setattr(reproduction, "run", stop)
+
+
+@pytest.mark.parametrize(("limit", "n_taken"), [(None, 10_000), (0, 10_003), (10_001, 10_001)])
+def test_ten_thousand_pictures_are_taken_unless_told_otherwise(folder, tmp_path, without_run, limit, n_taken):
+    pixels = np.zeros((10_003, 32, 32, 3), dtype=np.uint8)
+    for name in ("places365", "mine"):
+        np.savez(tmp_path / f"{name}.npz", images=pixels)
+    ood = {"places365": tmp_path / "places365.npz", "mine": tmp_path / "mine.npz"}
+    options = {} if limit is None else {"limit": limit}
+    with pytest.raises(StoppedError) as caught:
+        reproduce("cifar10", data=folder, weights=folder / "wrn.pt", sets=["svhn"], ood=ood, **options)
+    train, test, outside = caught.value.args
+    assert {name: len(images) for name, images in outside.items()} == {
+        "svhn": N_OOD,
+        "places365": n_taken,
+        "mine": n_taken,
+    }
+    assert (len(train), len(test)) == (N_TRAIN, N_TEST)
+
+
+@pytest.mark.parametrize("there", ["train", "test"])
+def test_a_folder_with_one_split_of_cifar_lacks_its_archive(tmp_path, monkeypatch, there):
+    asked = []
+    monkeypatch.setattr(obtaining, "fetch", lambda archive, *_, **__: asked.append(archive.file_name))
+    files = cifar10_files(made(60), made(50, seed=1))
+    halves = {
+        "test": {name: data for name, data in files.items() if name.startswith("test")},
+        "train": {name: data for name, data in files.items() if name.startswith("data")},
+    }
+    write_files(tmp_path / "cifar-10-batches-bin", halves[there])
+    assert data_sets.find("cifar10", tmp_path, split=there) is not None
+    obtaining.fetch_missing(["cifar10"], tmp_path)
+    assert asked == ["cifar-10-binary.tar.gz"]
+    write_files(tmp_path / "cifar-10-batches-bin", files)
+    obtaining.fetch_missing(["cifar10"], tmp_path)
+    assert asked == ["cifar-10-binary.tar.gz"]
 
 
 def test_cifar100_is_compared_with_its_own_table(tmp_path):
@@ -226,67 +283,6 @@ def test_a_second_run_reads_kept_features(folder, tmp_path):
     assert first.to_json() == second.to_json()
 
 
-def stored(folder, *, n_classes=10, with_labels=True, with_head=True, sets=("svhn", "noise")):
-    generator = np.random.default_rng(0)
-    labels = {"labels": np.arange(200) % n_classes} if with_labels else {}
-    np.savez(folder / "train.npz", features=generator.normal(size=(200, 6)), **labels)
-    np.savez(folder / "test.npz", features=generator.normal(size=(100, 6)), labels=np.arange(100) % n_classes)
-    for name in sets:
-        np.savez(folder / f"ood_{name}.npz", features=2.0 + generator.normal(size=(60, 6)))
-    if with_head:
-        np.savez(folder / "head.npz", weight=generator.normal(size=(n_classes, 6)), bias=np.zeros(n_classes))
-    return folder
-
-
-def test_stored_features_take_the_place_of_pictures(tmp_path):
-    result = reproduce_features("cifar10", stored(tmp_path), protocol=Protocol(n_draws=3))
-    assert result.n_ood == {"svhn": 60, "noise": 60}
-    assert result.n_drawn("svhn") == 20
-    assert result.printed("msp", "auroc", "svhn") == 0.9189
-    assert result.id_error is not None
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"with_labels": False}, "has no labels"),
-        ({"sets": ()}, "no file ood_NAME"),
-        ({"with_head": False}, "has no file head, the classifier's last layer, which msp, odin, energy read"),
-        ({"n_classes": 4}, "holds a head of 4 classes but CIFAR-10 has 10"),
-        ({"n_classes": 100}, "holds a head of 100 classes but CIFAR-10 has 10"),
-    ],
-)
-def test_what_lacks_among_stored_features_is_told(tmp_path, change, message):
-    with pytest.raises(InputError, match=message):
-        reproduce_features("cifar10", stored(tmp_path, **change))
-
-
-def test_stored_features_without_a_head_serve_scores_of_features(tmp_path):
-    stored(tmp_path, with_head=False)
-    assert reproduce_features("cifar10", tmp_path, methods=["mahalanobis", "gem"]).methods == ("mahalanobis", "gem")
-    with pytest.raises(InputError, match="holds labels of 10 classes but CIFAR-100 has 100"):
-        reproduce_features("cifar100", tmp_path, methods=["gem"])
-
-
-def test_names_of_the_papers_sets_count_in_any_case(tmp_path):
-    result = reproduce_features("cifar10", stored(tmp_path, sets=("SVHN", "Noise")), methods=["gem"])
-    assert tuple(result.n_ood) == ("svhn", "Noise")
-
-
-def test_two_files_of_one_name_are_refused(tmp_path):
-    stored(tmp_path)
-    np.save(tmp_path / "train.npy", np.zeros((3, 6)))
-    with pytest.raises(InputError, match="are both train; leave one of them there"):
-        read_stored_features(tmp_path)
-
-
-def test_a_folder_without_features_is_refused(tmp_path):
-    with pytest.raises(InputError, match="has no file train"):
-        read_stored_features(tmp_path)
-    with pytest.raises(InputError, match="is not a folder"):
-        read_stored_features(tmp_path / "nowhere")
-
-
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """A server on loopback with archives of every set and weights, in the place of the public ones."""
@@ -307,7 +303,8 @@ def published(tmp_path, monkeypatch):
                 if path.exists():
                     checksum = f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}"
                     url = f"http://127.0.0.1:{server.server_port}/{archive.file_name}"
-                    monkeypatch.setitem(archives, name, replace(archive, url=url, checksum=checksum))
+                    here = replace(archive, url=url, checksum=checksum, n_bytes=path.stat().st_size)
+                    monkeypatch.setitem(archives, name, here)
         yield server
         server.shutdown()
 

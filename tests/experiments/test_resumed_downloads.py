@@ -24,7 +24,7 @@ from lying_server import (
 
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.experiments.downloading import fetch
-from gem_ood.experiments.part_files import Version
+from gem_ood.experiments.part_files import PartFile, Version
 
 pytest.importorskip("pooch")
 
@@ -136,9 +136,10 @@ def test_the_rest_is_asked_for_under_the_strongest_condition_there_is(etag, chan
 @pytest.mark.parametrize("tells", [{"etag": '"old"'}, {"changed": "Sun, 31 Dec 2023 00:00:00 GMT", "etag": None}])
 def test_a_file_that_changed_between_two_tries_is_read_from_the_start(tells, knows_if_range, tmp_path):
     with LyingServer(OTHER, **tells) as server:
-        server.answers = [cut(N_CUT)]
-        with pytest.raises(InputError):
+        server.answers = [cut(N_CUT), status(503)]
+        with pytest.raises(InputError, match="answered 503"):
             fetch(archive_of(server), tmp_path, n_tries=1)
+        server.requests.clear()
         server.content, server.etag, server.changed = CONTENT, tells["etag"] and ETAG, CHANGED
 
         def forgetful(request, server):
@@ -148,17 +149,18 @@ def test_a_file_that_changed_between_two_tries_is_read_from_the_start(tells, kno
         server.answers = [honest if knows_if_range else forgetful]
         fetch(archive_of(server), tmp_path)
     assert is_whole(tmp_path)
-    assert server.ranges == ([None, f"bytes={N_CUT}-"] if knows_if_range else [None, f"bytes={N_CUT}-", None])
+    assert server.ranges == ([f"bytes={N_CUT}-"] if knows_if_range else [f"bytes={N_CUT}-", None])
 
 
 def test_a_file_that_changed_without_a_word_is_read_from_the_start(tmp_path):
-    with LyingServer(OTHER, cut(N_CUT), etag=None, changed=None) as server:
-        with pytest.raises(InputError):
+    with LyingServer(OTHER, cut(N_CUT), status(503), etag=None, changed=None) as server:
+        with pytest.raises(InputError, match="answered 503"):
             fetch(archive_of(server), tmp_path, n_tries=1)
+        server.requests.clear()
         server.content = CONTENT
         fetch(archive_of(server), tmp_path)
     assert is_whole(tmp_path)
-    assert server.ranges == [None, f"bytes={N_CUT}-", None]
+    assert server.ranges == [f"bytes={N_CUT}-", None]
 
 
 def test_an_answer_that_there_is_no_rest_starts_over(tmp_path):
@@ -199,9 +201,20 @@ def test_a_file_that_was_announced_shorter_is_refused(tmp_path):
         {"url": "http://127.0.0.1/other"},
         {"checksum": "md5:0"},
         {"etag": 3},
+        {"etag": '"one"\r\nHost: elsewhere'},
+        {"etag": '"one"\n'},
+        {"etag": " "},
+        {"etag": "\u20ac"},
+        {"last_modified": "Mon\n"},
         {"length": "many"},
+        {"length": True},
+        {"length": -1},
+        b"[" * 100_000,
     ],
-    ids=["missing", "empty", "cut", "list", "strange", "binary", "url", "checksum", "etag", "length"],
+    ids=[
+        *("missing", "empty", "cut", "list", "strange", "binary", "url", "checksum", "etag", "etag of lines"),
+        *("etag with an end", "blank etag", "foreign etag", "date", "length", "true", "negative", "deep"),
+    ],
 )
 def test_bytes_that_nobody_knows_the_file_of_are_not_gone_on_with(record, tmp_path):
     with LyingServer(CONTENT) as server:
@@ -235,6 +248,46 @@ def test_a_part_of_full_length_is_checked_before_it_is_taken(left, n_requests, t
         fetch(archive_of(server), tmp_path)
     assert is_whole(tmp_path)
     assert len(server.requests) == n_requests
+
+
+@pytest.mark.parametrize("name", [".file.bin.part", ".file.bin.part.json", ".file.bin.lock"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_links_in_the_place_of_its_files_are_thrown_away_and_not_followed(name, is_there, tmp_path):
+    folder, victim = tmp_path / "data", tmp_path / "victim"
+    folder.mkdir()
+    with LyingServer(CONTENT) as server:
+        broken_off(server, folder)
+        kept = (folder / name).read_bytes() if name.endswith("json") else CONTENT[:10]
+        (folder / name).unlink(missing_ok=True)
+        if is_there:
+            victim.write_bytes(kept)
+        (folder / name).symlink_to(victim)
+        fetch(archive_of(server), folder)
+    assert is_whole(folder)
+    assert not (folder / "file.bin").is_symlink()
+    assert server.ranges == [f"bytes={N_CUT}-" if name.endswith("lock") else None]
+    assert victim.exists() == is_there
+    assert not is_there or victim.read_bytes() == kept
+
+
+def test_a_link_that_takes_the_place_of_the_bytes_is_not_written_through(tmp_path):
+    part = PartFile(tmp_path / "file.bin", url="", checksum="")
+    (tmp_path / "victim").write_bytes(b"dear")
+    part.path.symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic link"):
+        part.append()
+    assert (part.size, part.version) == (0, None)
+    assert (tmp_path / "victim").read_bytes() == b"dear"
+
+
+@pytest.mark.parametrize("etag", ["\xe9", "\x01"])
+def test_a_name_of_the_version_that_cannot_be_sent_back_is_done_without(etag, tmp_path):
+    with LyingServer(CONTENT, etag=etag, changed=None) as server:
+        broken_off(server, tmp_path)
+        fetch(archive_of(server), tmp_path)
+    assert is_whole(tmp_path)
+    assert server.ranges == [f"bytes={N_CUT}-"]
+    assert server.requests[0]["If-Range"] is None
 
 
 # The record

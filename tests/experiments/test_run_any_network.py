@@ -221,6 +221,21 @@ def test_the_whole_catalogue_runs_on_a_network(small):
     assert "react" in result.methods
 
 
+def test_a_step_of_odin_without_odin_costs_no_second_pass(small):
+    from small_networks import count_passes
+
+    model, sets, loaders = small
+    passes = count_passes(model)
+    result = run(model, **sets, methods=["gem"], odin_noise=0.02, batch_size=1000, progress=False)
+    assert sorted(passes) == [9, 50, 60, 90]
+    assert result.methods == ("gem",)
+    assert "ODIN" not in str(result)
+    # Nor is anything refused that can be read only once.
+    once = {key: iter(loaders[key]) for key in ("id_train", "id_test")}
+    once["ood"] = {name: iter(batches) for name, batches in loaders["ood"].items()}
+    same_numbers(run(model, **once, methods=["gem"], odin_noise=0.02, progress=False), result, ["gem"])
+
+
 def test_progress_is_told_of_every_set_and_method(small):
     rows, methods = [], []
     model, sets, _ = small

@@ -136,6 +136,12 @@ def test_where_no_method_can_be_fitted_the_reason_is_said():
         run_features(broken, TEST, OOD, methods="all")
 
 
+@pytest.mark.parametrize("methods", [["gem"], ["msp"], "all"])
+def test_rows_to_fit_to_need_labels(methods):
+    with pytest.raises(InputError, match="id_train has no labels, but class means need them; pass one per row"):
+        run_features(replace(TRAIN, labels=None), TEST, OOD, head=HEAD, methods=methods)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -50,3 +50,16 @@ def write_network(path, *, n_classes=10):
     torch.manual_seed(0)
     torch.save(WideResNet(depth=10, width=1, n_classes=n_classes).state_dict(), path)
     return path
+
+
+def stored(folder, *, n_classes=10, with_labels=True, with_head=True, sets=("svhn", "noise")):
+    """Write features of a network as files that `--stored` takes, and return the folder."""
+    generator = np.random.default_rng(0)
+    labels = {"labels": np.arange(200) % n_classes} if with_labels else {}
+    np.savez(folder / "train.npz", features=generator.normal(size=(200, 6)), **labels)
+    np.savez(folder / "test.npz", features=generator.normal(size=(100, 6)), labels=np.arange(100) % n_classes)
+    for name in sets:
+        np.savez(folder / f"ood_{name}.npz", features=2.0 + generator.normal(size=(60, 6)))
+    if with_head:
+        np.savez(folder / "head.npz", weight=generator.normal(size=(n_classes, 6)), bias=np.zeros(n_classes))
+    return folder

@@ -1,7 +1,8 @@
 """Sources: where the public archives of data sets and weights are, and the checksums that tell them.
 
-Checksums are the publishers' own for CIFAR, SVHN, Textures and Places365; those of the three sets of ODIN's authors
-(LSUN-Crop, LSUN-Resize, iSUN) and of the weights are what other libraries that use the same files check against.
+Checksums of CIFAR and Places365 are those that their publishers' pages print; those of SVHN and Textures are what
+torchvision and other libraries check, and those of the three sets of ODIN's authors (LSUN-Crop, LSUN-Resize, iSUN) and
+of the weights what other libraries that use the same files do.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,8 @@ import glob
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,19 @@ from numpy.typing import NDArray
 
 from gem_ood import storage
 from gem_ood.errors import FileFormatError, InputError
+from gem_ood.experiments.locking import locked_at_once
 from gem_ood.experiments.training.recipe import EpochResult
 
-__all__ = ["Checkpoint", "checkpoint_path", "load_checkpoint", "refuse_taken", "remove_leftovers", "save_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "alone",
+    "checkpoint_path",
+    "load_checkpoint",
+    "lower_rate",
+    "refuse_taken",
+    "remove_leftovers",
+    "save_checkpoint",
+]
 
 KIND = "training checkpoint"
 
@@ -67,7 +78,7 @@ def save_checkpoint(
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InputError(
                 f"training went astray by step {checkpoint.step:,}: {name.partition('.')[2] or name} is not finite any "
-                f"more; start over with a lower learning_rate (--learning-rate) and restart=True (--restart)"
+                f"more; {lower_rate(path)}"
             )
     header = {
         "kind": KIND,
@@ -117,6 +128,28 @@ def refuse_taken(out: Path, *, restart: bool) -> None:
             f"{out} is there already, and no checkpoint to go on from; name another file, or replace it with "
             f"restart=True (--restart)"
         )
+
+
+def lower_rate(checkpoint: Path) -> str:
+    """Return the advice for a training that went astray; `checkpoint` is where its checkpoint would be."""
+    out = checkpoint.with_name(checkpoint.name.removesuffix(".checkpoint"))
+    restart = " and restart=True (--restart)" if checkpoint.exists() or out.exists() else ""
+    return f"start over with a lower learning_rate (--learning-rate){restart}"
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keep other trainings off the weights in this file and off their checkpoint; raise if one is at them.
+
+    The lock of one that was killed is lifted by the system, so that it never has to be removed by hand.
+    """
+    lock = out.with_name(f".{out.name}.lock")
+    with ExitStack() as stack:
+        with storage.naming(lock):
+            is_ours = stack.enter_context(locked_at_once(lock))
+        if not is_ours:
+            raise InputError(f"another training writes {out}; wait for it or name another file")
+        yield
 
 
 def remove_leftovers(path: Path) -> None:

@@ -10,9 +10,9 @@ from gem_ood.experiments import data_sets
 from gem_ood.experiments.image_sets import ImageSet
 from gem_ood.experiments.networks.devices import resolved_device
 from gem_ood.experiments.obtaining import OnBytes, default_folder, fetch_missing
-from gem_ood.experiments.training.checkpoints import refuse_taken
+from gem_ood.experiments.training.checkpoints import alone, refuse_taken
 from gem_ood.experiments.training.recipe import EpochResult, Progress, TrainingOptions, TrainingResult
-from gem_ood.experiments.training.running import check_output, train
+from gem_ood.experiments.training.running import check_output, check_recipe, train
 
 __all__ = ["train_on"]
 
@@ -51,12 +51,14 @@ def train_on(
     Raises:
         InputError: As `train`; or the set is not there, and the message says where it was looked for.
     """
-    if not name.startswith("cifar") or name not in data_sets.N_CLASSES:
+    if not isinstance(name, str) or not name.startswith("cifar") or name not in data_sets.N_CLASSES:
         raise InputError(f"networks are trained on cifar10 and cifar100, not on {name!r}; pass one of them")
+    check_recipe(options)
     recipe = options or TrainingOptions()
     device = resolved_device(recipe.device)
     check_output(Path(out), checkpoint_seconds=checkpoint_seconds)
-    refuse_taken(Path(out), restart=restart)
+    with alone(Path(out)):  # now, rather than after the data set is read; `train` looks again
+        refuse_taken(Path(out), restart=restart)
     folder = default_folder() if data is None else Path(data)
     if download:
         fetch_missing([name], folder, on_bytes=on_bytes)

@@ -28,8 +28,10 @@ from gem_ood.experiments.networks.weights import weights_suffix, write_weights
 from gem_ood.experiments.networks.wide_resnet import IMAGE_SIDES
 from gem_ood.experiments.training.augmentation import augmented, epoch_order
 from gem_ood.experiments.training.checkpoints import (
+    alone,
     checkpoint_path,
     load_checkpoint,
+    lower_rate,
     refuse_taken,
     remove_leftovers,
     save_checkpoint,
@@ -85,15 +87,20 @@ def train(
     (2, 2)
 
     Raises:
-        InputError: The sets or options do not fit each other, the file is there already, the checkpoint is of another
-            training, a file cannot be written, or the loss is not finite any more.
+        InputError: The sets or options do not fit each other, the file is there already, another training writes it,
+            the checkpoint is of another training, a file cannot be written, or the loss is not finite any more.
         FileFormatError: The checkpoint is damaged.
     """
     target = Path(out)
     check_output(target, checkpoint_seconds=checkpoint_seconds)
-    refuse_taken(target, restart=restart)
+    check_recipe(options)
+    _refuse_no_set("train_set", train_set)
+    if test_set is not None:
+        _refuse_no_set("test_set", test_set)
     recipe = _resolved(options or TrainingOptions(), train_set, test_set)
-    with _deterministic(recipe.device):
+    with alone(target), _deterministic(recipe.device):
+        # Only now: a training that ended a moment ago has put its weights there and removed its checkpoint.
+        refuse_taken(target, restart=restart)
         training = _Training(train_set, test_set, target, recipe, checkpoint_seconds)
         resumed_from = training.begin(restart=restart)
         training.run(on_step, on_epoch)
@@ -110,6 +117,22 @@ def check_output(out: Path, *, checkpoint_seconds: float) -> None:
         refuse_unwritable_place(path)
     if not checkpoint_seconds >= 0.0:
         raise InputError(f"checkpoint_seconds is {checkpoint_seconds!r}; pass a number of at least 0")
+
+
+def check_recipe(options: object) -> None:
+    """Raise if this is no recipe."""
+    if not isinstance(options, TrainingOptions | None):
+        raise InputError(
+            f"options is a {type(options).__name__}; pass TrainingOptions(epochs=..., ...) or leave it out"
+        )
+
+
+def _refuse_no_set(name: str, images: object) -> None:
+    if not isinstance(images, ImageSet):
+        raise InputError(
+            f"{name} is a {type(images).__name__}; pass ImageSet(name, images, labels), the images of uint8 and shape "
+            f"(n, height, width, 3)"
+        )
 
 
 class _Batch(NamedTuple):
@@ -226,8 +249,7 @@ class _Training:
         if astray is not None:
             kept = f"the checkpoint before it is {self.checkpoint}; " if self.checkpoint.exists() else ""
             raise InputError(
-                f"the loss of step {astray:,} of {state.n_steps:,} is not finite; {kept}start over with a lower "
-                f"learning_rate (--learning-rate) and restart=True (--restart)"
+                f"the loss of step {astray:,} of {state.n_steps:,} is not finite; {kept}{lower_rate(self.checkpoint)}"
             )
         return Progress(
             epoch=len(state.history) + 1,
