@@ -1,16 +1,13 @@
 """What every test shares: a calm hypothesis profile, the real data where it is, and small made data."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from real_data import DATA
+
 settings.register_profile("calm", deadline=None, max_examples=40)
 settings.load_profile("calm")
-
-DATA = Path(os.environ.get("GEM_OOD_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")

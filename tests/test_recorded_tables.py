@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DATA
 from gem_ood.experiments.data_sets import DATA_SETS, TITLES
 from gem_ood.experiments.sources import ARCHIVES, WEIGHTS
+from real_data import DATA
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "reproduce-the-paper.md"

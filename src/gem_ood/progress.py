@@ -125,7 +125,8 @@ class _Watch:
     def __call__(self, n_rows: int, *, name: str | None = None, total: int | None = None) -> None:
         """Show how far it is; a total that was not known at first may come later."""
         self._progress.count(n_rows)
-        self._total = self._total if total is None else total
+        is_news = total is not None and total != self._total
+        self._total = total if is_news else self._total
         bar = self._progress.bar()
         if bar is None:
             return
@@ -133,10 +134,12 @@ class _Watch:
             self._name = name or self._name
             self._task = bar.add_task(self._name, total=self._total)
         if name in (None, self._name):
-            bar.update(self._task, completed=n_rows, total=self._total)
+            bar.update(self._task, completed=n_rows)
         else:
             self._name = str(name)
-            bar.update(self._task, completed=n_rows, total=self._total, description=self._name)
+            bar.update(self._task, completed=n_rows, description=self._name)
+        if is_news:
+            bar.update(self._task, total=total)
 
 
 def _new_bar(console: Any, unit: str) -> Any:

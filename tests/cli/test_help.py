@@ -48,8 +48,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         GEM().fit(train["features"], train["labels"]).save(folder / "gem.safetensors")
         Energy(head=head).fit(train["features"], train["labels"]).save(folder / "energy.safetensors")
     (folder / "features").mkdir()
-    for name, stored in (("train", "train"), ("test", "test"), ("noise", "ood_noise"), ("head", "head")):
-        (folder / "features" / f"{stored}.npz").write_bytes((folder / f"{name}.npz").read_bytes())
+    for name in ("train", "test", "ood_svhn"):
+        stored = {"features": rng.normal(size=(200, 4)), "labels": np.arange(200) % 10}
+        np.savez(folder / "features" / f"{name}.npz", **stored)
+    np.savez(folder / "features" / "head.npz", weight=rng.normal(size=(10, 4)), bias=np.zeros(10))
     return folder
 
 

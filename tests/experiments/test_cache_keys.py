@@ -85,3 +85,12 @@ def test_the_same_bytes_of_another_shape_or_type_are_other_inputs(other):
     assert usual.numpy().tobytes() == other.numpy().tobytes()
     first, again, changed = (loader_digest([rows], PixelNet(), None) for rows in (usual, torch.zeros(6, 4), other))
     assert first == again != changed
+
+
+def test_which_layers_share_a_tensor_matters():
+    def network(third):
+        torch.manual_seed(0)
+        parts = [nn.Linear(2, 2), nn.Linear(2, 2)]
+        return nn.Sequential(*parts, parts[third])
+
+    assert network_digest(network(0)) == network_digest(network(0)) != network_digest(network(1))

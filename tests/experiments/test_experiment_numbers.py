@@ -215,7 +215,7 @@ def test_one_draw_has_a_difference_but_no_verdict(case):
             assert [result.verdict(method, metric, ood) for metric in PAPER_METRICS] == [None] * 3
     assert result.n_within() == (0, 0)
     text = str(result)
-    assert "No verdict on Textures, SVHN, Places365, LSUN-Crop, LSUN-Resize, iSUN and a mean over it" in text
+    assert "No verdict on Textures, SVHN, Places365, LSUN-Crop, LSUN-Resize, iSUN, nor on a mean over these" in text
     assert "±" not in text
     assert "Within the spread" not in text
     assert "ID error: ≈ equal as rounded, ≠ not" in text
@@ -229,7 +229,7 @@ def test_a_set_of_one_draw_takes_the_verdict_of_the_mean_too_and_no_other():
     assert [ood for ood in (*PAPER_SETS, MEAN) if not result.has_spread(ood)] == ["svhn", MEAN]
     assert [ood for ood in (*PAPER_SETS, MEAN) if result.verdict("gem", "auroc", ood) is None] == ["svhn", MEAN]
     assert result.n_within()[1] == 5 * len(PAPER_METHODS) * len(PAPER_METRICS)
-    assert "No verdict on SVHN and a mean over it: one draw has no spread" in str(result)
+    assert "No verdict on SVHN, nor on a mean over these: one draw has no spread" in str(result)
     assert "±: standard deviation of a draw" in str(result)
 
 

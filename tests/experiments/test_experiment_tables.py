@@ -22,7 +22,7 @@ def shown(result, method, ood):
     cells = []
     for metric in PAPER_METRICS:
         value, spread = 100 * result.value(method, metric, ood), 100 * result.spread(method, metric, ood)
-        cells.append(f"{value:.2f} ±{spread:.2f}" if spread else f"{value:.2f}")
+        cells.append(f"{value:.2f} ±{spread:.2f}" if spread and is_drawn(result, ood) else f"{value:.2f}")
         if result.paper is None:
             continue
         printed, difference = result.printed(method, metric, ood), result.difference(method, metric, ood)

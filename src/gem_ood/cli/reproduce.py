@@ -149,7 +149,7 @@ def reproduce(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    r"""Regenerate the paper's tables beside its own numbers, with a verdict on each.
+    r"""Regenerate the paper's tables beside its own numbers, with a verdict on each that was drawn several times.
 
     Examples:
         gem-ood reproduce cifar10 --download

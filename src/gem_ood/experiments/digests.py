@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from types import CodeType
 from typing import Any
 
@@ -33,7 +34,8 @@ def network_digest(model: nn.Module) -> str:
             found.update(f"{getattr(function, '__qualname__', '')}".encode())
             found.update(_code_of(getattr(function, "__code__", None)))
     # Buffers that a state_dict leaves out matter as much as others.
-    for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
+    every = (inner.named_parameters(remove_duplicate=False), inner.named_buffers(remove_duplicate=False))
+    for name, tensor in chain(*every):  # under each of its names: which layers share a tensor matters
         _add_value(found, (name, tensor))
     return found.hexdigest()
 

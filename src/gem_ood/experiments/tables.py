@@ -60,7 +60,7 @@ def _metric_cells(experiment: "Experiment", method: str, ood: str) -> list[Cell]
         cell = (method, metric, ood)
         spread = experiment.spread(*cell)
         shown = _percent(experiment.value(*cell))
-        cells.append(Cell(f"{shown} ±{_percent(spread)}" if spread else shown))
+        cells.append(Cell(f"{shown} ±{_percent(spread)}" if spread and experiment.has_spread(ood) else shown))
         if experiment.paper is not None:
             cells += _beside(experiment.printed(*cell), experiment.difference(*cell), experiment.verdict(*cell))
     return cells
@@ -101,7 +101,7 @@ def _notes(experiment: "Experiment") -> tuple[str, ...]:
         unknown = [ood for ood in shared if not experiment.has_spread(ood)]
         if unknown:
             names = ", ".join(map(_title, unknown))
-            notes.append(f"No verdict on {names} and a mean over it: one draw has no spread")
+            notes.append(f"No verdict on {names}, nor on a mean over these: one draw has no spread")
         if experiment.id_error is not None:
             notes.append("ID error: ≈ equal as rounded, ≠ not")
         others = [ood for ood in experiment.n_ood if ood not in experiment.averaged]
