@@ -20,6 +20,7 @@ from gem_ood.errors import FileFormatError, InputError
 
 __all__ = [
     "FORMAT_VERSION",
+    "as_path",
     "atomic_path",
     "naming",
     "pack",
@@ -88,6 +89,17 @@ def refuse_unwritable_place(path: Path) -> None:
         finally:
             if probe.exists():
                 probe.unlink()
+
+
+def as_path(value: object, name: str) -> Path:
+    """Return an argument of this name as a path; raise if it is none.
+
+    >>> as_path("detector.safetensors", "out").suffix
+    '.safetensors'
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"{name} is a {type(value).__name__}; pass a path")
+    return Path(value)
 
 
 def refuse_special(path: Path) -> None:

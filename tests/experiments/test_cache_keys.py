@@ -1,5 +1,6 @@
 """What features are found again by: nothing that changes them is left out of a digest or a key."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -94,3 +95,18 @@ def test_which_layers_share_a_tensor_matters():
         return nn.Sequential(*parts, parts[third])
 
     assert network_digest(network(0)) == network_digest(network(0)) != network_digest(network(1))
+
+
+def test_kept_scores_of_the_step_are_renewed_with_code_that_no_digest_sees(tmp_path):
+    class Helped(PixelNet):
+        factor = 1.0
+
+        def forward(self, x):
+            return super().forward(type(self).factor * x)
+
+    first = Extractor(Helped(), cache=FeatureCache(tmp_path)).odin(picture_set(30), "made", noise=0.01)
+    Helped.factor = 1.5
+    found = Extractor(Helped(), cache=FeatureCache(tmp_path)).odin(picture_set(30), "made", noise=0.01)
+    expected = Extractor(Helped()).odin(picture_set(30), "made", noise=0.01)
+    assert not np.array_equal(first, found)
+    np.testing.assert_array_equal(found, expected)

@@ -178,7 +178,7 @@ def test_csv_reads_back_as_the_same_numbers(variant):
     for record in records:
         cell = record["method"], record["metric"], record["set"]
         assert float(record["value"]) == variant.value(*cell)
-        assert float(record["spread"]) == variant.spread(*cell)
+        assert record["spread"] == (str(variant.spread(*cell)) if is_drawn(variant, cell[2]) else "")
         assert as_number(record["paper"]) == variant.printed(*cell)
         assert as_number(record["difference"]) == variant.difference(*cell)
         assert (record["verdict"] or None) == variant.verdict(*cell)
@@ -213,7 +213,7 @@ def test_json_reads_back_as_the_same_numbers(variant):
             for metric, entry in metrics.items():
                 cell = method, metric, ood
                 assert entry["value"] == variant.value(*cell)
-                assert entry["spread"] == variant.spread(*cell)
+                assert entry["spread"] == (variant.spread(*cell) if is_drawn(variant, cell[2]) else None)
                 assert entry["paper"] == variant.printed(*cell)
                 assert entry["difference"] == variant.difference(*cell)
                 assert entry["verdict"] == variant.verdict(*cell)

@@ -73,3 +73,9 @@ def test_a_folder_without_features_is_refused(tmp_path):
         read_stored_features(tmp_path)
     with pytest.raises(InputError, match="is not a folder"):
         read_stored_features(tmp_path / "nowhere")
+
+
+def test_two_files_of_one_set_are_refused(tmp_path):
+    stored(tmp_path, sets=("svhn", "SVHN"))
+    with pytest.raises(InputError, match="are both svhn; leave one of them out"):
+        read_stored_features(tmp_path)

@@ -17,6 +17,7 @@ from tiny_paper import N_OOD, N_TEST, N_TRAIN, pictures, write_network, write_pa
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.experiments import PAPER_SETS, Protocol, data_sets, obtaining, reproduction, run, sources
 from gem_ood.experiments.networks.loading import load_network
+from gem_ood.experiments.obtaining import fetch_missing
 from gem_ood.experiments.reproduction import reproduce
 
 pytestmark = pytest.mark.filterwarnings("ignore::gem_ood.errors.RankWarning")
@@ -238,7 +239,7 @@ def test_weights_of_other_classes_are_refused_before_anything_is_read(folder, tm
         ({"sets": []}, "no out-of-distribution set"),
         ({"ood": {"cifar100": "x"}}, "name of an in-distribution set"),
         ({"ood": {"mean": "x"}}, "named 'mean'"),
-        ({"ood": {"mine": "nowhere"}}, "nowhere of the set 'mine' does not exist"),
+        ({"ood": {"mine": "nowhere"}}, "nowhere does not exist; pass a folder or an archive of pictures for 'mine'"),
         ({"device": "tpu9"}, "device is 'tpu9'"),
         ({"data": "nowhere"}, "nowhere does not exist"),
         ({"methods": ["gme"]}, "no method 'gme'"),
@@ -335,3 +336,54 @@ def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(published, tmp_
     with pytest.raises(FileFormatError, match=r"test_32x32.mat .*0000 was expected"):
         reproduce("cifar10", data=tmp_path / "own", download=True, sets=["svhn"])
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["cifar-10-binary.tar.gz"]
+
+
+@pytest.mark.parametrize("weights", ["nope.pt", "hundred.pt"])
+def test_weights_are_looked_at_before_anything_is_downloaded(published, tmp_path, weights):
+    write_network(tmp_path / "hundred.pt", n_classes=100)
+    told = []
+    with pytest.raises((InputError, FileNotFoundError)):
+        reproduce(
+            "cifar10",
+            data=tmp_path / "own",
+            weights=tmp_path / weights,
+            download=True,
+            on_bytes=lambda *step: told.append(step),
+        )
+    assert not told
+
+
+def test_an_incomplete_copy_is_downloaded_again(published, tmp_path):
+    folder = tmp_path / "own"
+    files = cifar10_files(made(60), made(50, seed=1))
+    write_files(folder / "cifar-10-batches-bin", {name: data for name, data in files.items() if "3" not in name})
+    fetch_missing(["cifar10"], folder)
+    assert (folder / "cifar-10-binary.tar.gz").exists()
+    assert len(data_sets.load("cifar10", folder, split="train")) == 60
+
+
+def test_names_of_the_papers_sets_count_in_any_case_and_once(folder):
+    options = {"data": folder, "weights": folder / "wrn.pt", "sets": [], "methods": ["gem"]}
+    result = reproduce("cifar10", ood={"SVHN": folder / "test_32x32.mat"}, **options)
+    assert result.printed("gem", "fpr", "svhn") == 0.1342
+    archive = folder / "LSUN_resize.tar.gz"
+    with pytest.raises(InputError, match="are both lsun-r; leave one of them out"):
+        reproduce("cifar10", ood={"LSUN-Resize": archive, "lsun-r": archive}, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ood": {"mine": __file__}}, "is a file of another kind"),
+        ({"ood": {"mine": 3}}, r"ood\['mine'\] is a int; pass a path"),
+        ({"data": 3}, "data is a int; pass a path"),
+        ({"weights": 3}, "weights is a int; pass a path"),
+        ({"methods": None}, "methods is a NoneType"),
+    ],
+)
+def test_what_is_no_path_is_refused_before_anything_is_read(folder, options, message):
+    told = []
+    given = {"data": folder, "weights": folder / "wrn.pt", "on_rows": lambda *step: told.append(step)}
+    with pytest.raises(InputError, match=message):
+        reproduce("cifar10", **given | options)
+    assert not told

@@ -104,7 +104,7 @@ Limit = Annotated[
     typer.Option(
         metavar="N",
         rich_help_panel=PROTOCOL_PANEL,
-        help="Most pictures of Places365 and of each --ood; 0: all.",
+        help="Most pictures of Places365 and of each --ood of another name; 0: all.",
     ),
 ]
 BatchSize = Annotated[int, typer.Option(metavar="N", rich_help_panel=WORK_PANEL, help="Pictures in one pass.")]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood import storage
-from gem_ood.errors import FileFormatError, InputError
+from gem_ood.errors import InputError
 from gem_ood.features import as_features, as_labels
 
 __all__ = ["CACHE_FORMAT", "Extracted", "FeatureCache"]
@@ -100,7 +100,7 @@ class FeatureCache:
         """Return the arrays that were kept under this key, or None."""
         try:
             tensors, header = storage.read(self.path(key))
-        except (FileNotFoundError, FileFormatError):
+        except (FileNotFoundError, InputError):  # none, damaged, or no file at all
             return None
         if header.get("key") != json.loads(_document(key)) or header.get("digest") != _digest(tensors):
             return None

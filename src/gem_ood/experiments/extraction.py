@@ -42,7 +42,7 @@ HEAD_TOLERANCE = 1e-2
 
 #: How many images are run to see that kept features are still those of the network, and how far rounding, such as that
 #: of another number of threads, may move them.
-PROBED_ROWS, PROBE_TOLERANCE = 8, 1e-3
+PROBED_ROWS, PROBE_TOLERANCE, ROUNDING = 8, 1e-3, 1e-7
 
 
 @dataclass(frozen=True)
@@ -304,9 +304,9 @@ def _first(batches: Iterable[Any]) -> list[Any]:
 def _are_close(rows: NDArray[Any], kept: NDArray[Any]) -> bool:
     """Return whether rows are the first of those that were kept, but for rounding."""
     first = kept[: len(rows)]
-    return rows.shape == first.shape and bool(
-        np.abs(rows - first).max() <= PROBE_TOLERANCE * (1.0 + np.abs(first).max())
-    )
+    # By how far kept rows differ from each other: scores at a high temperature are nearly all alike.
+    limit = PROBE_TOLERANCE * float(np.ptp(kept)) + ROUNDING * float(np.abs(first).max(initial=0.0))
+    return rows.shape == first.shape and bool(np.abs(rows - first).max(initial=0.0) <= limit)
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

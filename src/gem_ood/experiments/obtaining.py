@@ -36,7 +36,9 @@ def fetch_missing(names: Sequence[str], folder: str | PathLike[str], *, on_bytes
     """Download the archives of those data sets that a folder does not hold in any layout, each as `fetch` does."""
     for name in names:
         splits = ("train", "test") if name.startswith("cifar") else ("test",)  # all that its archive holds
-        there = Path(folder).exists() and all(data_sets.find(name, folder, split=split) for split in splits)
+        there = Path(folder).exists() and all(
+            data_sets.find(name, folder, split=split, is_whole=True) for split in splits
+        )
         if not there:
             fetch(ARCHIVES[name], folder, on_bytes=_told(on_bytes, ARCHIVES[name].file_name))
 

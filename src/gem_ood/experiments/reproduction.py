@@ -13,6 +13,7 @@ from gem_ood.detectors import Head
 from gem_ood.detectors.cataloguing import lacking
 from gem_ood.errors import InputError
 from gem_ood.experiments import data_sets
+from gem_ood.experiments.data_sets.loading import check_images
 from gem_ood.experiments.extracted import Extracted, FeatureCache
 from gem_ood.experiments.obtaining import default_folder, fetch_missing, weights_file
 from gem_ood.experiments.paper_numbers import PAPER, PAPER_METHODS, PAPER_SETS
@@ -23,6 +24,7 @@ from gem_ood.experiments.sources import ARCHIVES
 from gem_ood.features import is_count
 from gem_ood.files import open_features, read_head
 from gem_ood.files.reading import READABLE
+from gem_ood.storage import as_path
 
 if TYPE_CHECKING:
     from gem_ood.experiments.image_sets import ImageSet
@@ -69,7 +71,8 @@ def reproduce(
         sets: Which of the paper's out-of-distribution sets.
         ood: Other sets by name: folders or archives of pictures, or arrays of them. One that bears the name of a set of
             the paper is taken for it, in whichever of its usual layouts.
-        limit: At most so many pictures of each of these, and of Places365, drawn by the protocol's seed; 0 is all.
+        limit: At most so many pictures of Places365 and of each set that is not the paper's, drawn by the protocol's
+            seed; 0 is all.
         methods: As `run`.
         protocol: As `run`.
         odin_noise: As `run`.
@@ -98,12 +101,15 @@ def reproduce(
             raise InputError(f"{option} must be a whole number, at least {least}, but is {value!r}; pass another")
     place = resolved_device(device)
     if cache is not None:
-        FeatureCache(cache)
-    folder = default_folder() if data is None else Path(data)
+        FeatureCache(as_path(cache, "cache"))
+    folder = default_folder() if data is None else as_path(data, "data")
+    file = None if weights is None else as_path(weights, "weights")
+    if file is not None:
+        _check_classes(load_network(file), name, file)
     if download:
         fetch_missing([name, *wanted], folder, on_bytes=on_bytes)
     _require_sets(name, wanted, folder)
-    file = Path(weights) if weights is not None else weights_file(name, folder, download=download, on_bytes=on_bytes)
+    file = file or weights_file(name, folder, download=download, on_bytes=on_bytes)
     network = load_network(file)
     _check_classes(network, name, file)
     drawing = protocol or Protocol()
@@ -148,7 +154,7 @@ def read_stored_features(folder: str | PathLike[str], on_rows: OnProgress | None
     if not directory.is_dir():
         raise InputError(f"{directory} is not a folder; pass one with train.npz, test.npz and ood_NAME.npz, say")
     found = _by_stem(directory)
-    outside = {_set_name(stem): path for stem, path in found.items() if stem.startswith("ood_")}
+    outside = _folded({stem.removeprefix("ood_"): path for stem, path in found.items() if stem.startswith("ood_")})
     outside = {name: outside[name] for name in (*PAPER_SETS, *outside) if name in outside}  # in the paper's order
     for needed in ("train", "test"):
         if needed not in found:
@@ -233,10 +239,16 @@ def _by_stem(directory: Path) -> dict[str, Path]:
     return found
 
 
-def _set_name(stem: str) -> str:
-    """Return the name of a set from that of its file; the paper's own count in any case."""
-    name = stem.removeprefix("ood_")
-    return name.lower() if name.lower() in PAPER_SETS else name
+def _folded(named: Mapping[str, Path]) -> dict[str, Path]:
+    """Return sets by name, those of the paper by its own: they count in any case, and as tables call them."""
+    own = {called.lower(): name for name in PAPER_SETS for called in (name, data_sets.TITLES[name])}
+    folded: dict[str, Path] = {}
+    for name, path in named.items():
+        settled = own.get(name.lower(), name)
+        if settled in folded:
+            raise InputError(f"{folded[settled]} and {path} are both {settled}; leave one of them out")
+        folded[settled] = path
+    return folded
 
 
 def _check_stored(stored: StoredFeatures, name: str, folder: str | PathLike[str], methods: Methods) -> None:
@@ -296,19 +308,21 @@ class _Reading:
 
 
 def _check_name(name: str) -> None:
-    if name not in PAPER:
+    if not isinstance(name, str) or name not in PAPER:
         raise InputError(f"the paper has no table for {name!r}; pass {' or '.join(map(repr, PAPER))}")
 
 
 def _checked_folders(ood: Mapping[str, str | PathLike[str]]) -> dict[str, Path]:
     check_sets(ood)
-    folders = {key: Path(path) for key, path in ood.items()}
+    folders = _folded({key: as_path(path, f"ood[{key!r}]") for key, path in ood.items()})
     for key, path in folders.items():
         if key in PAPER:
             raise InputError(f"{key!r} is the name of an in-distribution set; give the other set another name")
-        if not path.exists():
+        if key not in PAPER_SETS:
+            check_images(path, key)
+        elif not path.exists():
             raise InputError(f"{path} of the set {key!r} does not exist; pass a folder or an archive of pictures")
-        if key in PAPER_SETS and data_sets.find(key, path, is_own=True) is None:
+        elif data_sets.find(key, path, is_own=True) is None:
             raise InputError(
                 f"{path} does not hold {data_sets.TITLES[key]} in any usual layout; pass what does, or give these "
                 f"pictures a name that is none of the paper's"

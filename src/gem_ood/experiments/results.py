@@ -235,7 +235,7 @@ class Experiment:
         cell = (method, metric, ood)
         return {
             "value": self.value(*cell),
-            "spread": self.spread(*cell),
+            "spread": self.spread(*cell) if self.has_spread(ood) else None,
             "paper": self.printed(*cell) if metric in PAPER_METRICS else None,
             "difference": self.difference(*cell),
             "verdict": self.verdict(*cell),

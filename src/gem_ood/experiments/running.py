@@ -287,6 +287,8 @@ def check_choices(
     methods: Methods, protocol: Protocol | None, *, odin_noise: float = 0.0, paper: PaperTable | None = None
 ) -> Methods:
     """Return the methods, "all" or each by name; raise now, not after the long work, for a choice that is none."""
+    if not isinstance(methods, Iterable):
+        raise InputError(f"methods is a {type(methods).__name__}; pass names of the catalogue, or 'all'")
     settled: Methods = "all" if _is_all(methods) else chosen_entries(methods)
     for option, value, kind in (("protocol", protocol, Protocol), ("paper", paper, PaperTable)):
         if value is not None and not isinstance(value, kind):

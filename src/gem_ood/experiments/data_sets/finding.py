@@ -64,11 +64,14 @@ class Found:
         return self.path / self.names[0] if self.form in FORMS and len(self.names) == 1 else self.path
 
 
-def find(name: str, folder: str | PathLike[str], *, split: str = "test", is_own: bool = False) -> Path | None:
+def find(
+    name: str, folder: str | PathLike[str], *, split: str = "test", is_own: bool = False, is_whole: bool = False
+) -> Path | None:
     """Return the file or folder that a data set would be read from, None if there is none; nothing is decoded.
 
     Arguments are those of `load`. Archives are not opened, so that one may turn out to hold something else; an official
-    version that lacks files, which `load` then names, is returned only where there is nothing else.
+    version that lacks files, which `load` then names, is returned only where there is nothing else, and not at all if
+    `is_whole` is asked for.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +83,9 @@ def find(name: str, folder: str | PathLike[str], *, split: str = "test", is_own:
     if is_own and Path(folder).is_file():
         return Path(folder) if file_form(known, Path(folder), split) else None
     found = next(candidates(known, places_of(known, folder, is_own=is_own), split), None)
-    return None if found is None else found.source
+    if found is None or (is_whole and found.form in FORMS and missing_files(found.names, known, split, found.form)):
+        return None
+    return found.source
 
 
 def file_form(known: DataSet, path: Path, split: str) -> Found | None:

@@ -51,7 +51,7 @@ from gem_ood.experiments.image_sets import ImageSet
 from gem_ood.features import is_count
 from gem_ood.storage import refuse_special
 
-__all__ = ["load", "load_images"]
+__all__ = ["check_images", "load", "load_images"]
 
 #: The largest side to which pictures may be resized.
 LARGEST_SIZE = 1024
@@ -144,19 +144,12 @@ def load_images(
         raise InputError(f"size is {size!r}; pass a whole number of pixels from 1 to {LARGEST_SIZE}")
     draw = _Draw(limit or 0, seed, on_images)
     source = Path(path)
-    if not source.exists():
-        raise InputError(f"{shown(source)} does not exist; pass a folder or an archive of pictures for {name!r}")
-    refuse_special(source)
+    check_images(source, name)
     lower = source.name.lower()
     if source.is_file() and lower.endswith((".npz", ".npy")):
         images = read_npy(source) if lower.endswith(".npy") else read_npz(source, "test")[0]
         drawn = images[draw.rows(len(images))]
         return draw.of(ImageSet(name, fit_array(drawn, size, shown(source)), source=shown(source)))
-    if source.is_file() and not lower.endswith(ARCHIVE_SUFFIXES):
-        raise InputError(
-            f"{shown(source)} is a file of another kind; pass a folder of pictures ({' '.join(PICTURE_SUFFIXES)}), an "
-            f"archive of them ({' '.join(ARCHIVE_SUFFIXES)}), or an .npz or .npy file"
-        )
     tree: Tree = FolderTree(source) if source.is_dir() else open_archive(source)
     files = tree.names()
     refuse_foreign(files, shown(source))
@@ -165,6 +158,20 @@ def load_images(
         raise InputError(f"{shown(source)} holds no picture; pass one that has {' '.join(PICTURE_SUFFIXES)} files")
     chosen = [names[row] for row in draw.rows(len(names))]
     return ImageSet(name, read_pictures(tree, chosen, size=size, on_images=on_images), source=shown(source))
+
+
+def check_images(path: Path, name: str) -> None:
+    """Raise, before long work, if this is nothing that pictures can be read from; archives are not opened."""
+    if not path.exists():
+        raise InputError(f"{shown(path)} does not exist; pass a folder or an archive of pictures for {name!r}")
+    refuse_special(path)
+    if path.is_file() and not path.name.lower().endswith((".npz", ".npy", *ARCHIVE_SUFFIXES)):
+        raise InputError(
+            f"{shown(path)} is a file of another kind; pass a folder of pictures ({' '.join(PICTURE_SUFFIXES)}), an "
+            f"archive of them ({' '.join(ARCHIVE_SUFFIXES)}), or an .npz or .npy file"
+        )
+    if path.is_dir() and not picture_names(FolderTree(path).names()):
+        raise InputError(f"{shown(path)} holds no picture; pass one that has {' '.join(PICTURE_SUFFIXES)} files")
 
 
 @dataclass(frozen=True)

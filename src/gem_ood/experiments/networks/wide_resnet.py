@@ -24,6 +24,9 @@ STEM_CHANNELS = 16
 STAGE_CHANNELS = (16, 32, 64)
 STAGE_STRIDES = (1, 2, 2)
 
+#: Beyond these a network would take more memory than any machine has.
+DEEPEST, WIDEST = 1_000, 100
+
 #: The side of the square of the last maps that is averaged: the whole of them for images of 32×32.
 POOLED_SIDE = 8
 
@@ -176,6 +179,9 @@ def check_shape(depth: int, width: int, *, dropout: float, n_classes: int) -> in
     ):
         if not is_count(value):
             raise InputError(f"{name} must be a whole number, at least 1, but is {value!r}; {remedy}")
+    for name, value, most in (("depth", depth, DEEPEST), ("width", width, WIDEST)):
+        if value > most:
+            raise InputError(f"{name} is {value:,}, more than memory is likely to hold; pass at most {most:,}")
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0.0 <= dropout < 1.0:
         raise InputError(f"dropout must lie in [0, 1) but is {dropout!r}; pass 0 for none")
     return (index(depth) - 4) // 6

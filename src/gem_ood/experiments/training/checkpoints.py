@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -143,7 +144,8 @@ def alone(out: Path) -> Iterator[None]:
 
     The lock of one that was killed is lifted by the system, so that it never has to be removed by hand.
     """
-    lock = out.with_name(f".{out.name}.lock")
+    target = Path(os.path.realpath(out))  # weights are written where a link leads
+    lock = target.with_name(f".{target.name}.lock")
     with ExitStack() as stack:
         with storage.naming(lock):
             is_ours = stack.enter_context(locked_at_once(lock))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 
 from gem_ood.errors import InputError
 from gem_ood.experiments import data_sets
@@ -13,6 +12,7 @@ from gem_ood.experiments.obtaining import OnBytes, default_folder, fetch_missing
 from gem_ood.experiments.training.checkpoints import alone, refuse_taken
 from gem_ood.experiments.training.recipe import EpochResult, Progress, TrainingOptions, TrainingResult
 from gem_ood.experiments.training.running import check_output, check_recipe, train
+from gem_ood.storage import as_path
 
 __all__ = ["train_on"]
 
@@ -56,10 +56,11 @@ def train_on(
     check_recipe(options)
     recipe = options or TrainingOptions()
     device = resolved_device(recipe.device)
-    check_output(Path(out), checkpoint_seconds=checkpoint_seconds)
-    with alone(Path(out)):  # now, rather than after the data set is read; `train` looks again
-        refuse_taken(Path(out), restart=restart)
-    folder = default_folder() if data is None else Path(data)
+    target = as_path(out, "out")
+    check_output(target, checkpoint_seconds=checkpoint_seconds)
+    with alone(target):  # now, rather than after the data set is read; `train` looks again
+        refuse_taken(target, restart=restart)
+    folder = default_folder() if data is None else as_path(data, "data")
     if download:
         fetch_missing([name], folder, on_bytes=on_bytes)
     train_set, test_set = (

@@ -115,7 +115,7 @@ def check_output(out: Path, *, checkpoint_seconds: float) -> None:
     weights_suffix(out)
     for path in (out, checkpoint_path(out)):
         refuse_unwritable_place(path)
-    if not checkpoint_seconds >= 0.0:
+    if not isinstance(checkpoint_seconds, int | float) or not checkpoint_seconds >= 0.0:
         raise InputError(f"checkpoint_seconds is {checkpoint_seconds!r}; pass a number of at least 0")
 
 
