@@ -9,7 +9,7 @@ from tiny_paper import stored
 
 from gem_ood.errors import InputError
 from gem_ood.experiments import Protocol
-from gem_ood.experiments.reproduction import read_stored_features, reproduce_features
+from gem_ood.experiments.stored import read_stored_features, reproduce_features
 
 pytestmark = pytest.mark.filterwarnings("ignore::gem_ood.errors.RankWarning")
 

@@ -178,7 +178,7 @@ def reproduce(
         work: dict[str, Any] = {"methods": chosen, "protocol": protocol, "on_rows": progress.watch_each()}
         work["on_method"] = lambda method, place, total: detail(f"fitting {method} ({place}/{total})")
         if stored is not None:
-            from gem_ood.experiments.reproduction import reproduce_features
+            from gem_ood.experiments.stored import reproduce_features
 
             with step("measuring"):
                 experiment = reproduce_features(in_distribution, stored, **work)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     )
     from gem_ood.experiments.paper_numbers import PAPER, PAPER_METHODS, PAPER_SETS, PaperTable
     from gem_ood.experiments.protocol import Draws, Protocol
-    from gem_ood.experiments.reproduction import StoredFeatures, read_stored_features, reproduce, reproduce_features
+    from gem_ood.experiments.reproduction import reproduce
     from gem_ood.experiments.results import Experiment
     from gem_ood.experiments.running import run, run_features
     from gem_ood.experiments.sources import ARCHIVES, WEIGHTS, Archive
+    from gem_ood.experiments.stored import StoredFeatures, read_stored_features, reproduce_features
     from gem_ood.experiments.training import TrainingOptions, TrainingResult, train, train_on
 
 __all__ = [
@@ -73,10 +74,11 @@ _HOMES = {
         "networks": ("IMAGE_MEAN", "IMAGE_STD", "CifarResNet", "WideResNet", "load_network", "normalize_images"),
         "paper_numbers": ("PAPER", "PAPER_METHODS", "PAPER_SETS", "PaperTable"),
         "protocol": ("Draws", "Protocol"),
-        "reproduction": ("StoredFeatures", "read_stored_features", "reproduce", "reproduce_features"),
+        "reproduction": ("reproduce",),
         "results": ("Experiment",),
         "running": ("run", "run_features"),
         "sources": ("ARCHIVES", "WEIGHTS", "Archive"),
+        "stored": ("StoredFeatures", "read_stored_features", "reproduce_features"),
         "training": ("TrainingOptions", "TrainingResult", "train", "train_on"),
     }.items()
     for name in names

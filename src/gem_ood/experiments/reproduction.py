@@ -1,39 +1,31 @@
 """reproduce: the paper's tables from its data sets and weights, wherever these are, or from stored features."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gem_ood.comparison.scoring import check_sets
-from gem_ood.detectors import Head
-from gem_ood.detectors.cataloguing import lacking
 from gem_ood.errors import InputError
 from gem_ood.experiments import data_sets
 from gem_ood.experiments.data_sets.loading import check_images
-from gem_ood.experiments.extracted import Extracted, FeatureCache
+from gem_ood.experiments.extracted import FeatureCache
 from gem_ood.experiments.obtaining import default_folder, fetch_missing, weights_file
 from gem_ood.experiments.paper_numbers import PAPER, PAPER_METHODS, PAPER_SETS
 from gem_ood.experiments.protocol import Protocol
 from gem_ood.experiments.results import Experiment
-from gem_ood.experiments.running import Methods, OnMethod, check_choices, run, run_features
+from gem_ood.experiments.running import Methods, OnMethod, OnProgress, check_choices, run
 from gem_ood.experiments.sources import ARCHIVES
+from gem_ood.experiments.stored import check_name, folded
 from gem_ood.features import is_count
-from gem_ood.files import open_features, read_head
-from gem_ood.files.reading import READABLE
 from gem_ood.storage import as_path
 
 if TYPE_CHECKING:
     from gem_ood.experiments.image_sets import ImageSet
     from gem_ood.experiments.networks import CifarResNet, WideResNet
 
-__all__ = ["StoredFeatures", "read_stored_features", "reproduce", "reproduce_features"]
-
-#: Told of downloads, of reading and of the passes: what is done, how much of it, and of how much if that is known.
-OnProgress = Callable[[str, int, int | None], None]
+__all__ = ["reproduce"]
 
 #: How many pictures of a folder become a set of its own: as many as the paper's Places365 has.
 LIMIT = 10_000
@@ -92,7 +84,7 @@ def reproduce(
     from gem_ood.experiments.networks import load_network
     from gem_ood.experiments.networks.devices import resolved_device
 
-    _check_name(name)
+    check_name(name)
     methods = check_choices(methods, protocol, odin_noise=odin_noise)
     others = _checked_folders(ood or {})
     wanted = _checked_sets(sets, others)
@@ -135,146 +127,6 @@ def reproduce(
     return replace(result, notes=(_about_network(network, file), *result.notes), sources=sources)
 
 
-@dataclass(frozen=True)
-class StoredFeatures:
-    """The features of one network on every set, as files hold them."""
-
-    train: Extracted
-    test: Extracted
-    ood: Mapping[str, Extracted]
-    head: Head | None
-
-
-def read_stored_features(folder: str | PathLike[str], on_rows: OnProgress | None = None) -> StoredFeatures:
-    """Return the features of a folder with `train`, `test` and one `ood_NAME` file per set, and perhaps `head`.
-
-    Files are those of `gem_ood.files`: `.npz`, `.npy`, `.parquet`, `.csv` or `.safetensors`; train needs labels.
-    """
-    directory = Path(folder)
-    if not directory.is_dir():
-        raise InputError(f"{directory} is not a folder; pass one with train.npz, test.npz and ood_NAME.npz, say")
-    found = _by_stem(directory)
-    outside = _folded({stem.removeprefix("ood_"): path for stem, path in found.items() if stem.startswith("ood_")})
-    outside = {name: outside[name] for name in (*PAPER_SETS, *outside) if name in outside}  # in the paper's order
-    for needed in ("train", "test"):
-        if needed not in found:
-            raise InputError(f"{directory} has no file {needed} ({', '.join(READABLE)}); put one there")
-    if not outside:
-        raise InputError(f"{directory} has no file ood_NAME ({', '.join(READABLE)}); put at least one there")
-
-    def read(path: Path, name: str, with_labels: bool) -> Extracted:
-        file = open_features(path, labels=None if with_labels else False)
-        features, labels, n_read = [], [], 0
-        for rows, row_labels in file:
-            features.append(rows)
-            labels += [] if row_labels is None else [row_labels]
-            n_read += len(rows)
-            if on_rows is not None:
-                on_rows(name, n_read, file.n_rows)
-        return Extracted(np.concatenate(features), labels=np.concatenate(labels) if labels else None)
-
-    train, test = (read(found[part], part, with_labels=True) for part in ("train", "test"))
-    if train.labels is None:
-        raise InputError(f"{found['train']} has no labels, but class means need them; add an array 'labels'")
-    sets = {name: read(path, name, with_labels=False) for name, path in outside.items()}
-    return StoredFeatures(train, test, sets, read_head(found["head"]) if "head" in found else None)
-
-
-def reproduce_features(
-    name: str,
-    folder: str | PathLike[str],
-    *,
-    methods: Methods = PAPER_METHODS,
-    protocol: Protocol | None = None,
-    on_rows: OnProgress | None = None,
-    on_method: OnMethod | None = None,
-) -> Experiment:
-    """Return the paper's tables from stored features, beside the paper's numbers for CIFAR-10 or CIFAR-100.
-
-    Needs neither PyTorch nor pictures. Sets that are named as the paper's (textures, svhn, places365, lsun-c, lsun-r,
-    isun) stand beside its numbers.
-
-    Args:
-        name: "cifar10" or "cifar100": whose printed numbers to compare with.
-        folder: As `read_stored_features`.
-        methods: As `run`.
-        protocol: As `run`.
-        on_rows: Told how far each file is read.
-        on_method: As `run`.
-
-    >>> import tempfile
-    >>> rng = np.random.default_rng(0)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for part in ("train", "test"):
-    ...         np.savez(f"{folder}/{part}.npz", features=rng.normal(size=(200, 4)), labels=np.arange(200) % 10)
-    ...     np.savez(f"{folder}/ood_svhn.npz", features=6.0 + rng.normal(size=(80, 4)))
-    ...     result = reproduce_features("cifar10", folder, methods=["gem"])
-    >>> result.value("gem", "auroc", "svhn"), result.printed("gem", "auroc", "svhn")
-    (1.0, 0.9759)
-    """
-    _check_name(name)
-    methods = check_choices(methods, protocol)
-    stored = read_stored_features(folder, on_rows)
-    _check_stored(stored, name, folder, methods)
-    return run_features(
-        stored.train,
-        stored.test,
-        stored.ood,
-        head=stored.head,
-        methods=methods,
-        protocol=protocol,
-        name=name,
-        paper=PAPER[name],
-        on_method=on_method,
-    )
-
-
-def _by_stem(directory: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for path in sorted(directory.iterdir()):
-        if path.suffix.lower() in READABLE:
-            if path.stem in found:
-                raise InputError(f"{found[path.stem]} and {path} are both {path.stem}; leave one of them there")
-            found[path.stem] = path
-    return found
-
-
-def _folded(named: Mapping[str, Path]) -> dict[str, Path]:
-    """Return sets by name, those of the paper by its own: they count in any case, and as tables call them."""
-    own = {called.lower(): name for name in PAPER_SETS for called in (name, data_sets.TITLES[name])}
-    folded: dict[str, Path] = {}
-    for name, path in named.items():
-        settled = own.get(name.lower(), name)
-        if settled in folded:
-            raise InputError(f"{folded[settled]} and {path} are both {settled}; leave one of them out")
-        folded[settled] = path
-    return folded
-
-
-def _check_stored(stored: StoredFeatures, name: str, folder: str | PathLike[str], methods: Methods) -> None:
-    """Raise if features are of another network than one of this set's, or lack what methods read."""
-    n_classes = data_sets.N_CLASSES[name]
-    assert stored.train.labels is not None  # refused where it is read
-    n_found = stored.head.n_classes if stored.head is not None else len(np.unique(stored.train.labels))
-    if n_found != n_classes:
-        what = "a head of" if stored.head is not None else "labels of"
-        raise InputError(
-            f"{folder} holds {what} {n_found} classes but {data_sets.TITLES[name]} has {n_classes}; pass features of a "
-            f"network that was trained on it"
-        )
-    for part, found in (("train", stored.train), ("test", stored.test)):
-        if found.labels is not None and (
-            found.labels.dtype.kind != "i" or not np.isin(found.labels, range(n_classes)).all()
-        ):
-            raise InputError(f"the labels of {part} in {folder} must be whole numbers from 0 to {n_classes - 1}")
-    unread = [] if methods == "all" or stored.head else [one for one in methods if lacking(one) is not None]
-    if unread:
-        raise InputError(
-            f"{folder} has no file head, the classifier's last layer, which {', '.join(unread)} read; put it there, or "
-            f"choose other methods"
-        )
-
-
 class _Reading:
     """Reads sets, and tells how far it is."""
 
@@ -307,14 +159,9 @@ class _Reading:
         return None if on_rows is None else lambda n_done, n_total: on_rows(title, n_done, n_total)
 
 
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or name not in PAPER:
-        raise InputError(f"the paper has no table for {name!r}; pass {' or '.join(map(repr, PAPER))}")
-
-
 def _checked_folders(ood: Mapping[str, str | PathLike[str]]) -> dict[str, Path]:
     check_sets(ood)
-    folders = _folded({key: as_path(path, f"ood[{key!r}]") for key, path in ood.items()})
+    folders = folded({key: as_path(path, f"ood[{key!r}]") for key, path in ood.items()})
     for key, path in folders.items():
         if key in PAPER:
             raise InputError(f"{key!r} is the name of an in-distribution set; give the other set another name")

@@ -35,6 +35,9 @@ _UNLABELLED = "id_train has no labels, but class means need them; pass one per r
 Methods = Sequence[str] | Literal["all"]
 OnMethod = Callable[[str, int, int], None]
 
+#: Told what is done, such as the reading of a set, how much of it, and of how much if that is known.
+OnProgress = Callable[[str, int, int | None], None]
+
 
 def run(
     model: "nn.Module",
