@@ -1,4 +1,4 @@
-"""reproduce: the paper's tables from its data sets and weights, wherever these are, or from stored features."""
+"""reproduce: the paper's tables from its data sets and weights, wherever these are."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
