@@ -31,15 +31,15 @@ def images():
 
 
 @pytest.fixture(scope="module")
-def test_images():
+def held_out():
     return coloured(20, seed=1)
 
 
 @pytest.fixture(scope="module")
-def whole(images, test_images, tmp_path_factory):
+def whole(images, held_out, tmp_path_factory):
     """What an unbroken training writes."""
     out = tmp_path_factory.mktemp("whole") / "w.safetensors"
-    train(images, test_images, out, options=OPTIONS)
+    train(images, held_out, out, options=OPTIONS)
     return out.read_bytes()
 
 
@@ -51,26 +51,26 @@ def stopping_at(step, error=KeyboardInterrupt):
     return on_step
 
 
-def interrupted(images, test_images, out, *, at=5, **options):
+def interrupted(images, held_out, out, *, at=5, **options):
     with pytest.raises(KeyboardInterrupt):
-        train(images, test_images, out, options=OPTIONS, on_step=stopping_at(at), **options)
+        train(images, held_out, out, options=OPTIONS, on_step=stopping_at(at), **options)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, BrokenPipeError])
-def test_a_training_stopped_after_every_step_ends_with_the_same_bytes(error, images, test_images, whole, tmp_path):
+def test_a_training_stopped_after_every_step_ends_with_the_same_bytes(error, images, held_out, whole, tmp_path):
     out = tmp_path / "w.safetensors"
     for step in range(1, N_STEPS + 1):
         with pytest.raises(error):
-            train(images, test_images, out, options=OPTIONS, on_step=stopping_at(step, error))
+            train(images, held_out, out, options=OPTIONS, on_step=stopping_at(step, error))
         assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors.checkpoint"]
-    result = train(images, test_images, out, options=OPTIONS)
+    result = train(images, held_out, out, options=OPTIONS)
     assert result.resumed_from == N_STEPS
     assert [epoch.epoch for epoch in result.history] == [1, 2]
     assert out.read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
 
 
-def test_an_interrupt_in_the_middle_of_a_step_waits_for_its_end(images, test_images, whole, tmp_path, monkeypatch):
+def test_an_interrupt_in_the_middle_of_a_step_waits_for_its_end(images, held_out, whole, tmp_path, monkeypatch):
     learn = training_state.TrainingState._learn
 
     def interrupting(self, *batch):
@@ -82,13 +82,13 @@ def test_an_interrupt_in_the_middle_of_a_step_waits_for_its_end(images, test_ima
     with monkeypatch.context() as patch:
         patch.setattr(training_state.TrainingState, "_learn", interrupting)
         with pytest.raises(KeyboardInterrupt):
-            train(images, test_images, out, options=OPTIONS)
-    result = train(images, test_images, out, options=OPTIONS)
+            train(images, held_out, out, options=OPTIONS)
+    result = train(images, held_out, out, options=OPTIONS)
     assert result.resumed_from == 5
     assert out.read_bytes() == whole
 
 
-def test_an_interrupt_during_a_test_goes_on_with_the_test(images, test_images, whole, tmp_path, monkeypatch):
+def test_an_interrupt_during_a_test_goes_on_with_the_test(images, held_out, whole, tmp_path, monkeypatch):
     def interrupting(self, *batch):
         raise KeyboardInterrupt
 
@@ -96,14 +96,14 @@ def test_an_interrupt_during_a_test_goes_on_with_the_test(images, test_images, w
     with monkeypatch.context() as patch:
         patch.setattr(training_state.TrainingState, "count_right", interrupting)
         with pytest.raises(KeyboardInterrupt):
-            train(images, test_images, out, options=OPTIONS)
+            train(images, held_out, out, options=OPTIONS)
     epochs = []
-    train(images, test_images, out, options=OPTIONS, on_epoch=epochs.append)
+    train(images, held_out, out, options=OPTIONS, on_epoch=epochs.append)
     assert [epoch.epoch for epoch in epochs] == [1, 2]
     assert out.read_bytes() == whole
 
 
-def test_an_interrupt_before_the_first_step_costs_nothing(images, test_images, whole, tmp_path, monkeypatch):
+def test_an_interrupt_before_the_first_step_costs_nothing(images, held_out, whole, tmp_path, monkeypatch):
     def interrupting(*_, **__):
         raise KeyboardInterrupt
 
@@ -111,12 +111,12 @@ def test_an_interrupt_before_the_first_step_costs_nothing(images, test_images, w
     with monkeypatch.context() as patch:
         patch.setattr(training, "augmented", interrupting)
         with pytest.raises(KeyboardInterrupt):
-            train(images, test_images, out, options=OPTIONS)
-    assert train(images, test_images, out, options=OPTIONS).resumed_from == 0
+            train(images, held_out, out, options=OPTIONS)
+    assert train(images, held_out, out, options=OPTIONS).resumed_from == 0
     assert out.read_bytes() == whole
 
 
-def test_a_step_that_fails_leaves_the_checkpoint_before_it(images, test_images, whole, tmp_path, monkeypatch):
+def test_a_step_that_fails_leaves_the_checkpoint_before_it(images, held_out, whole, tmp_path, monkeypatch):
     learn = training_state.TrainingState._learn
 
     def failing(self, *batch):
@@ -130,8 +130,8 @@ def test_a_step_that_fails_leaves_the_checkpoint_before_it(images, test_images, 
     with monkeypatch.context() as patch:
         patch.setattr(training_state.TrainingState, "_learn", failing)
         with pytest.raises(RuntimeError, match="half done"):
-            train(images, test_images, out, options=OPTIONS)
-    assert train(images, test_images, out, options=OPTIONS).resumed_from == 4  # the end of the first epoch
+            train(images, held_out, out, options=OPTIONS)
+    assert train(images, held_out, out, options=OPTIONS).resumed_from == 4  # the end of the first epoch
     assert out.read_bytes() == whole
 
 
@@ -197,7 +197,7 @@ def this_tree():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
-def test_kills_at_the_worst_moments_change_no_byte(images, test_images, whole, tmp_path):
+def test_kills_at_the_worst_moments_change_no_byte(images, held_out, whole, tmp_path):
     moments = ("between checkpoints", "half a checkpoint", "before the rename", "half of the weights", "before the end")
     out = tmp_path / "w.safetensors"
     done = subprocess.run(
@@ -217,12 +217,12 @@ def test_kills_at_the_worst_moments_change_no_byte(images, test_images, whole, t
         assert [name for name in left if name.startswith(".w.") and name.endswith(kind)] == left[:-1]
         assert len(left) == 2
     assert files[4] == ["w.safetensors", "w.safetensors.checkpoint"]
-    assert train(images, test_images, out, options=OPTIONS).resumed_from == N_STEPS
+    assert train(images, held_out, out, options=OPTIONS).resumed_from == N_STEPS
     assert out.read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
 
 
-def test_checkpoints_come_every_so_many_seconds_and_at_the_end_of_an_epoch(images, test_images, tmp_path, monkeypatch):
+def test_checkpoints_come_every_so_many_seconds_and_at_the_end_of_an_epoch(images, held_out, tmp_path, monkeypatch):
     saved = []
     save = training.save_checkpoint
 
@@ -231,21 +231,21 @@ def test_checkpoints_come_every_so_many_seconds_and_at_the_end_of_an_epoch(image
         save(path, checkpoint, **rest)
 
     monkeypatch.setattr(training, "save_checkpoint", counting)
-    train(images, test_images, tmp_path / "a.pt", options=OPTIONS, checkpoint_seconds=1e9)
+    train(images, held_out, tmp_path / "a.pt", options=OPTIONS, checkpoint_seconds=1e9)
     assert saved == [4, 8]
     saved.clear()
-    train(images, test_images, tmp_path / "b.pt", options=OPTIONS, checkpoint_seconds=0.0)
+    train(images, held_out, tmp_path / "b.pt", options=OPTIONS, checkpoint_seconds=0.0)
     assert saved == [1, 2, 3, 4, 4, 5, 6, 7, 8, 8]
     for seconds in (-1.0, float("nan")):
         with pytest.raises(InputError, match=r"checkpoint_seconds is .*; pass a number of at least 0"):
-            train(images, test_images, tmp_path / "c.pt", options=OPTIONS, checkpoint_seconds=seconds)
+            train(images, held_out, tmp_path / "c.pt", options=OPTIONS, checkpoint_seconds=seconds)
 
 
 def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_it_stays(
-    images, test_images, whole, tmp_path, monkeypatch
+    images, held_out, whole, tmp_path, monkeypatch
 ):
     out = tmp_path / "w.safetensors"
-    interrupted(images, test_images, out)
+    interrupted(images, held_out, out)
     before = (tmp_path / "w.safetensors.checkpoint").read_bytes()
 
     def full(self, data):
@@ -256,9 +256,9 @@ def test_a_full_disk_is_a_clear_error_and_the_checkpoint_before_it_stays(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
         with pytest.raises(InputError, match=r"w.safetensors.checkpoint cannot be written \(No space left on device\)"):
-            train(images, test_images, out, options=OPTIONS, checkpoint_seconds=0.0)
+            train(images, held_out, out, options=OPTIONS, checkpoint_seconds=0.0)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"w.safetensors.checkpoint": before}
-    train(images, test_images, out, options=OPTIONS)
+    train(images, held_out, out, options=OPTIONS)
     assert out.read_bytes() == whole
 
 
@@ -271,34 +271,34 @@ DIFFERENCES = {
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES)
-def test_the_checkpoint_of_another_recipe_is_refused_by_what_differs(difference, images, test_images, tmp_path):
+def test_the_checkpoint_of_another_recipe_is_refused_by_what_differs(difference, images, held_out, tmp_path):
     out = tmp_path / "w.pt"
-    interrupted(images, test_images, out)
+    interrupted(images, held_out, out)
     changed, message = DIFFERENCES[difference]
     with pytest.raises(InputError, match=rf"checkpoint of another training: {message}; pass what .*--restart"):
-        train(images, test_images, out, options=replace(OPTIONS, **changed))
-    assert train(images, test_images, out, options=OPTIONS).resumed_from == 5
+        train(images, held_out, out, options=replace(OPTIONS, **changed))
+    assert train(images, held_out, out, options=OPTIONS).resumed_from == 5
 
 
-def test_the_checkpoint_of_other_data_is_refused_by_what_differs(images, test_images, tmp_path):
+def test_the_checkpoint_of_other_data_is_refused_by_what_differs(images, held_out, tmp_path):
     out = tmp_path / "w.pt"
-    interrupted(images, test_images, out)
+    interrupted(images, held_out, out)
     others = coloured(30, seed=5)
     with pytest.raises(InputError, match=f"training images was {images.digest} and is {others.digest}; pass"):
-        train(others, test_images, out, options=OPTIONS)
-    with pytest.raises(InputError, match=f"test images was {test_images.digest} and is not given; pass"):
+        train(others, held_out, out, options=OPTIONS)
+    with pytest.raises(InputError, match=f"test images was {held_out.digest} and is not given; pass"):
         train(images, None, out, options=OPTIONS)
 
 
-def test_restart_starts_over_and_replaces_weights_only_at_the_end(images, test_images, whole, tmp_path):
+def test_restart_starts_over_and_replaces_weights_only_at_the_end(images, held_out, whole, tmp_path):
     out = tmp_path / "w.safetensors"
     out.write_bytes(b"older weights")
     with pytest.raises(InputError, match=r"w.safetensors is there already, and no checkpoint .*--restart"):
-        train(images, test_images, out, options=OPTIONS)
-    interrupted(images, test_images, out, restart=True)
+        train(images, held_out, out, options=OPTIONS)
+    interrupted(images, held_out, out, restart=True)
     assert out.read_bytes() == b"older weights"
-    interrupted(images, test_images, out, at=2, restart=True)  # over again: step 2 comes before 5
-    result = train(images, test_images, out, options=OPTIONS)
+    interrupted(images, held_out, out, at=2, restart=True)  # over again: step 2 comes before 5
+    result = train(images, held_out, out, options=OPTIONS)
     assert (result.resumed_from, out.read_bytes()) == (2, whole)
 
 
@@ -320,22 +320,22 @@ def flipped_bit(data):
     ],
     ids=["empty", "half", "one byte short", "one bit", "other kind", "other step", "other header", "archive"],
 )
-def test_a_damaged_checkpoint_is_refused(damage, images, test_images, tmp_path):
+def test_a_damaged_checkpoint_is_refused(damage, images, held_out, tmp_path):
     out = tmp_path / "w.pt"
-    interrupted(images, test_images, out)
+    interrupted(images, held_out, out)
     path = tmp_path / "w.pt.checkpoint"
     damaged = damage(path.read_bytes())
     assert damaged != path.read_bytes()
     path.write_bytes(damaged)
     with pytest.raises(FileFormatError, match=r"checkpoint .*w.pt.checkpoint (is damaged|does not fit).*--restart"):
-        train(images, test_images, out, options=OPTIONS)
+        train(images, held_out, out, options=OPTIONS)
     assert path.read_bytes() == damaged
-    assert train(images, test_images, out, options=OPTIONS, restart=True).resumed_from is None
+    assert train(images, held_out, out, options=OPTIONS, restart=True).resumed_from is None
 
 
-def test_weights_that_are_not_finite_take_no_sound_checkpoints_place(images, test_images, tmp_path):
+def test_weights_that_are_not_finite_take_no_sound_checkpoints_place(images, held_out, tmp_path):
     out, path = tmp_path / "w.pt", tmp_path / "w.pt.checkpoint"
-    interrupted(images, test_images, out)
+    interrupted(images, held_out, out)
     before = path.read_bytes()
     tensors, header = storage.read(path)
     spoilt = {**tensors, "momentum.fc.bias": np.full(3, np.inf, dtype=np.float32)}
@@ -345,14 +345,14 @@ def test_weights_that_are_not_finite_take_no_sound_checkpoints_place(images, tes
     assert path.read_bytes() == before
 
 
-def test_another_number_of_threads_is_told_but_refuses_nothing(images, test_images, tmp_path, monkeypatch):
+def test_another_number_of_threads_is_told_but_refuses_nothing(images, held_out, tmp_path, monkeypatch):
     out = tmp_path / "w.pt"
-    interrupted(images, test_images, out)
+    interrupted(images, held_out, out)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        interrupted(images, test_images, out, at=6)
+        interrupted(images, held_out, out, at=6)
     n_threads = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     with pytest.warns(UserWarning, match=rf"threads was {n_threads} and is 99\); training goes on") as caught:
-        train(images, test_images, out, options=OPTIONS)
+        train(images, held_out, out, options=OPTIONS)
     assert caught[0].filename == __file__

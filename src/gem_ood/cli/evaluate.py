@@ -22,7 +22,7 @@ from gem_ood.cli.options import (
     Tpr,
     listed,
     load_detector,
-    named_file,
+    named_files,
     open_rows,
     out_option,
     refuse_other_head,
@@ -169,7 +169,7 @@ def evaluate(
     """
     from gem_ood.comparison import compare
 
-    ood_paths, saved = _named_files(ood or []), _named_detectors(detectors or [], listed(methods) or [])
+    ood_paths, saved = named_files(ood or []), _named_detectors(detectors or [], listed(methods) or [])
     _check_sets(ood_paths, report)
     if calibrate is not None and calibrate.exists() and id_file.exists() and calibrate.samefile(id_file):
         note("--calibrate and --id are one file: what is kept of these rows says nothing about new ones")
@@ -281,20 +281,6 @@ def _check_early(tpr: float, rows: list[Path]) -> None:
     as_probability(tpr, name="tpr")
     for path in rows:
         refuse_unreadable(path, READABLE)
-
-
-def _named_files(texts: list[str]) -> dict[str, Path]:
-    from gem_ood.comparison.measured import check_set_name
-    from gem_ood.errors import InputError
-
-    files: dict[str, Path] = {}
-    for text in texts:
-        name, path = named_file(text)
-        if name in files:
-            raise InputError(f"--ood names {name!r} twice; give each file its own name, as NAME=FILE")
-        check_set_name(name)
-        files[name] = path
-    return files
 
 
 def _named_detectors(paths: list[Path], taken: Iterable[str]) -> dict[str, Path]:

@@ -32,6 +32,7 @@ __all__ = [
     "listed",
     "load_detector",
     "named_file",
+    "named_files",
     "naming",
     "open_rows",
     "out_option",
@@ -186,6 +187,21 @@ def named_file(
     if not (name.strip() and path):
         raise InputError(f"{option} is {text!r} but must be {what} or NAME={what}, such as {example}")
     return name, Path(path)
+
+
+def named_files(texts: list[str], *, what: str = "FILE", example: str = "noise=noise.npz") -> dict[str, Path]:
+    """Return the paths of --ood by the names of their sets, each there once."""
+    from gem_ood.comparison.measured import check_set_name
+    from gem_ood.errors import InputError
+
+    files: dict[str, Path] = {}
+    for text in texts:
+        name, path = named_file(text, what=what, example=example)
+        if name in files:
+            raise InputError(f"--ood names {name!r} twice; give each its own name, as NAME={what}")
+        check_set_name(name)
+        files[name] = path
+    return files
 
 
 def read_head(path: Path | None) -> Any:

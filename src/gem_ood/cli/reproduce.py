@@ -9,7 +9,17 @@ import typer
 from gem_ood.cli.comparison_output import FORMATS, Format, about_left_out
 from gem_ood.cli.completing import complete_methods
 from gem_ood.cli.console import print_json, print_text
-from gem_ood.cli.options import METHODS_PANEL, ROWS_PANEL, Json, Seed, check_out, listed, named_file, naming, out_option
+from gem_ood.cli.options import (
+    METHODS_PANEL,
+    ROWS_PANEL,
+    Json,
+    Seed,
+    check_out,
+    listed,
+    named_files,
+    naming,
+    out_option,
+)
 from gem_ood.cli.voice import detail, note, step, tell, watching
 
 if TYPE_CHECKING:
@@ -192,7 +202,7 @@ def reproduce(
                     weights=weights,
                     download=download,
                     sets=PAPER_SETS if sets is None else () if sets == "none" else listed(sets) or (),
-                    ood=_named_folders(ood or []),
+                    ood=named_files(ood or [], what="DIR", example="noise=pictures"),
                     limit=limit,
                     odin_noise=odin_noise,
                     device=device,
@@ -226,18 +236,6 @@ def _refuse_beside_stored(given: Mapping[str, Any]) -> None:
     for option, value in given.items():
         if value is not None:
             raise InputError(f"{option} is for pictures, but --stored has their place; pass one of the two")
-
-
-def _named_folders(texts: list[str]) -> Mapping[str, Path]:
-    from gem_ood.errors import InputError
-
-    folders: dict[str, Path] = {}
-    for text in texts:
-        name, path = named_file(text, what="DIR", example="noise=pictures")
-        if name in folders:
-            raise InputError(f"--ood names {name!r} twice; give each folder its own name, as NAME=DIR")
-        folders[name] = path
-    return folders
 
 
 def _check_output(as_format: Format | None, out: Path | None, json: bool) -> None:

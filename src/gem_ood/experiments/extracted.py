@@ -102,7 +102,7 @@ class FeatureCache:
             tensors, header = storage.read(self.path(key))
         except (FileNotFoundError, InputError):  # none, damaged, or no file at all
             return None
-        if header.get("key") != json.loads(_document(key)) or header.get("digest") != _digest(tensors):
+        if header.get("key") != json.loads(_document(key)) or header.get("digest") != storage.digest(tensors):
             return None
         texts = header.get("texts", ())
         return {name: _as_text(array) if name in texts else array for name, array in tensors.items()}
@@ -112,17 +112,14 @@ class FeatureCache:
         path = self.path(key)
         texts = [name for name, array in tensors.items() if array.dtype.kind in "UT"]
         plain = {name: _as_bytes(array) if name in texts else array for name, array in tensors.items()}
-        header = {"kind": "features", "key": json.loads(_document(key)), "texts": texts, "digest": _digest(plain)}
+        header = {
+            "kind": "features",
+            "key": json.loads(_document(key)),
+            "texts": texts,
+            "digest": storage.digest(plain),
+        }
         with storage.naming(path):
             storage.write(path, tensors=plain, header=header)
-
-
-def _digest(tensors: Mapping[str, NDArray[Any]]) -> str:
-    found = hashlib.sha256()
-    for name, array in sorted(tensors.items()):
-        found.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        found.update(np.ascontiguousarray(array).data.cast("B"))
-    return found.hexdigest()
 
 
 def _as_bytes(texts: NDArray[Any]) -> NDArray[np.uint8]:

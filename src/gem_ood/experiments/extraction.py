@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gem_ood.detectors import Head
 from gem_ood.errors import InputError
@@ -27,7 +27,7 @@ from gem_ood.torch.modes import unwrapped, without_compilation
 from gem_ood.torch.pooling import Pool
 from gem_ood.torch.row_gradients import is_plain_linear
 from gem_ood.torch.scorers import as_array
-from gem_ood.torch.streaming import Reading, read_loader, refuse_non_finite_rows, require_loader
+from gem_ood.torch.streaming import Reading, read_loader, refuse_non_finite_rows, require_loader, row_count
 
 __all__ = ["Extractor", "ImageBatches", "OnRows", "Source"]
 
@@ -59,6 +59,11 @@ class ImageBatches:
     mean: Sequence[float]
     std: Sequence[float]
     dtype: torch.dtype = torch.float32
+
+    @property
+    def dataset(self) -> ImageSet:
+        """The images, under the name by which loaders are asked for what they read."""
+        return self.images
 
     def __len__(self) -> int:
         return math.ceil(len(self.images) / self.batch_size)
@@ -129,7 +134,7 @@ class Extractor:
         key = self._key(source, batches, name, kind="features", with_labels=with_labels)
         kept = self._kept(key, lambda kept: self._gives_again(batches, kept, name))
         if kept is None:
-            kept = self._pass(batches, source, name, with_labels)
+            kept = self._pass(batches, name, with_labels)
             self._keep(key, kept, name)
         try:
             return Extracted(kept["features"], kept["logits"], kept.get("labels"))
@@ -162,7 +167,7 @@ class Extractor:
 
         kept = self._kept(key, lambda kept: _are_close(score(_first(batches)), kept["scores"]))
         if kept is None:
-            total = _length(source)
+            total = row_count(batches)
             parts, n_done = [], 0
             for batch in batches:
                 parts.append(score([batch]))
@@ -174,11 +179,11 @@ class Extractor:
 
     # One pass
 
-    def _pass(self, batches: Iterable[Any], source: Source, name: str, with_labels: bool) -> dict[str, NDArray[Any]]:
+    def _pass(self, batches: Iterable[Any], name: str, with_labels: bool) -> dict[str, NDArray[Any]]:
         features: list[NDArray[Any]] = []
         logits: list[NDArray[Any]] = []
         labels: list[NDArray[Any]] = []
-        n_done, total = 0, _length(source)
+        n_done, total = 0, row_count(batches)
         for batch, reading in self._readings(batches, name):
             features.append(as_array(reading.rows))
             logits.append(as_array(reading.logits))
@@ -318,19 +323,6 @@ def _dtype_of(model: nn.Module) -> torch.dtype:
     """Return the precision of a model's first weights, which its inputs have too."""
     found = (tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
     return next(found, torch.float32)
-
-
-def _length(source: Source) -> int | None:
-    if isinstance(source, ImageSet):
-        return len(source)
-    # A sampler may leave some of the data set out.
-    for of in (getattr(source, "sampler", None), getattr(source, "dataset", source)):
-        try:
-            if isinstance(of, Dataset | Sampler):
-                return len(of)  # type: ignore[arg-type]
-        except (TypeError, NotImplementedError):
-            continue
-    return None
 
 
 def _three(values: Sequence[float] | None, name: str) -> tuple[float, ...] | None:

@@ -81,7 +81,6 @@ def reproduce(
     from gem_ood.extras import require_extra
 
     require_extra("torch", "torch", purpose="networks")
-    from gem_ood.experiments.networks import load_network
     from gem_ood.experiments.networks.devices import resolved_device
 
     check_name(name)
@@ -95,15 +94,12 @@ def reproduce(
     if cache is not None:
         FeatureCache(as_path(cache, "cache"))
     folder = default_folder() if data is None else as_path(data, "data")
-    file = None if weights is None else as_path(weights, "weights")
-    if file is not None:
-        _check_classes(load_network(file), name, file)
+    network = None if weights is None else _checked_network(as_path(weights, "weights"), name)
     if download:
         fetch_missing([name, *wanted], folder, on_bytes=on_bytes)
     _require_sets(name, wanted, folder)
-    file = file or weights_file(name, folder, download=download, on_bytes=on_bytes)
-    network = load_network(file)
-    _check_classes(network, name, file)
+    file = Path(weights) if weights else weights_file(name, folder, download=download, on_bytes=on_bytes)
+    network = network or _checked_network(file, name)
     drawing = protocol or Protocol()
     reading = _Reading(folder, drawing.seed, limit, on_rows)
     train, test, outside = reading.set(name, "train"), reading.set(name, "test"), reading.others(wanted, others)
@@ -212,13 +208,18 @@ def _require_sets(name: str, wanted: Sequence[str], folder: Path) -> None:
         )
 
 
-def _check_classes(network: "WideResNet | CifarResNet", name: str, file: Path) -> None:
+def _checked_network(file: Path, name: str) -> "WideResNet | CifarResNet":
+    """Return the network of a file of weights; raise if it was not trained on as many classes as this set has."""
+    from gem_ood.experiments.networks import load_network
+
+    network = load_network(file)
     head = network.get_submodule("fc" if hasattr(network, "fc") else "linear")
     if head.out_features != data_sets.N_CLASSES[name]:
         raise InputError(
             f"{file} holds a network of {head.out_features} logits but {data_sets.TITLES[name]} has "
             f"{data_sets.N_CLASSES[name]} classes; pass weights that were trained on it"
         )
+    return network
 
 
 def _about_network(network: Any, file: Path) -> str:

@@ -17,7 +17,7 @@ from gem_ood.torch.batches import Batch, Unpack, as_batch, moved
 from gem_ood.torch.modes import evaluating
 from gem_ood.torch.scorers import as_array
 
-__all__ = ["Reading", "RowBatches", "device_of", "read_loader", "refuse_non_finite_rows", "require_loader"]
+__all__ = ["Reading", "RowBatches", "device_of", "read_loader", "refuse_non_finite_rows", "require_loader", "row_count"]
 
 #: Rows are handed to the fit in groups of at least so many: updating a wide covariance costs a pass over it each time.
 ROWS_PER_GROUP = 1024
@@ -46,7 +46,7 @@ def read_loader(
     require_loader(loader)
     device = device_of(model)
     n_rows = 0
-    with _bar(purpose, _length(loader), progress) as on_rows:
+    with _bar(purpose, row_count(loader), progress) as on_rows:
         for place, item in enumerate(loader):
             batch = as_batch(item, model, unpack)
             with evaluating(model), torch.inference_mode():
@@ -153,8 +153,12 @@ def refuse_non_finite_rows(rows: Tensor, name: str) -> None:
         refuse_non_finite(as_array(rows), name=name, remedy="mend the input or the model")
 
 
-def _length(loader: Iterable[Any]) -> int | None:
-    """Return how many rows a loader has, where it tells; a sampler may leave some of the data set out."""
+def row_count(loader: Iterable[Any]) -> int | None:
+    """Return how many rows a loader has, where it tells; a sampler may leave some of the data set out.
+
+    >>> row_count([torch.zeros(2, 3)]) is None
+    True
+    """
     for source in ("sampler", "dataset"):
         try:
             return len(getattr(loader, source))

@@ -244,8 +244,9 @@ def _of_arrays(known: DataSet, path: Path, split: str, draw: _Draw, *, is_told: 
         raise FileFormatError(f'{title} holds no labels of {known.title}; add an array "labels"')
     elif not known.n_classes:
         labels = None  # nobody reads them
-    rows = draw.rows(len(images))
-    images, labels = images[rows], None if labels is None else labels[rows]
+    if 0 < draw.limit < len(images):
+        rows = draw.rows(len(images))
+        images, labels = images[rows], None if labels is None else labels[rows]
     if known.size is not None:
         images = fit_array(images, known.size, title)
     return draw.of(ImageSet(known.title, images, labels, source=title))

@@ -1,8 +1,6 @@
 """Checkpoints: all that a training needs to go on as if it had never stopped, in one file, written whole or not."""
 
 import glob
-import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -162,13 +160,8 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _digest(tensors: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> str:
-    told = {name: header[name] for name in ("kind", "step", "seconds", "history", "scaler", "identity", "machine")}
-    found = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
-    for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
-        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(array.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+    told = ("kind", "step", "seconds", "history", "scaler", "identity", "machine")
+    return storage.digest(tensors, {name: header[name] for name in told})
 
 
 def _refuse_another(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
