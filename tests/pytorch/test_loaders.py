@@ -379,10 +379,10 @@ def test_logits_are_found_under_their_name_first():
 
 
 def test_the_length_of_a_loader_is_that_of_what_it_reads():
-    from gem_ood.torch.streaming import _length
+    from gem_ood.torch.streaming import row_count
 
     data = TensorDataset(INPUTS, LABELS)
-    assert _length(blob_loader(50)) == 50
-    assert _length(DataLoader(data, sampler=torch.utils.data.SubsetRandomSampler(range(90)))) == 90
-    assert _length(DataLoader(Stream(), batch_size=None)) is None
-    assert _length(BATCHES) is None
+    assert row_count(blob_loader(50)) == 50
+    assert row_count(DataLoader(data, sampler=torch.utils.data.SubsetRandomSampler(range(90)))) == 90
+    assert row_count(DataLoader(Stream(), batch_size=None)) is None
+    assert row_count(BATCHES) is None
