@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
+from gem_ood.batches import Batches
 from gem_ood.detectors.base import Detector
-from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.naming import labels_met
 from gem_ood.detectors.packing import refuse_damaged, take, take_draws, whole
 from gem_ood.detectors.sampling import Part, Sample, Size, check_seed, check_size

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils.validation import validate_data
 
-from gem_ood.detectors.batches import Batches, OpenedBatches
+from gem_ood.batches import Batches, OpenedBatches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.holdout import HoldOut
 from gem_ood.detectors.results import Explanation, Verdicts

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.detectors.batches import Batches
+from gem_ood.batches import Batches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import Chunk, LogitDetector
 from gem_ood.detectors.packing import refuse_damaged, take_counts

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
+from gem_ood.batches import Batches
 from gem_ood.detectors.base import Detector
-from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.packing import (
     claim,
     class_names,

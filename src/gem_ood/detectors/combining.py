@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
+from gem_ood.batches import Batches
 from gem_ood.detectors.base import Detector
-from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.packing import refuse_damaged, take, take_draws, whole
 from gem_ood.detectors.sampling import Part, Sample
 from gem_ood.errors import CalibrationSizeError, FileFormatError, InputError

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
+from gem_ood.batches import Batches
 from gem_ood.detectors.base import Detector
-from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.packing import pack_gaussians, pack_statistics, unpack_gaussians, unpack_statistics
 from gem_ood.errors import InputError, NotFittedError, RankWarning
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk, unit_length

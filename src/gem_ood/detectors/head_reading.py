@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 
+from gem_ood.batches import Batches
 from gem_ood.detectors.base import Detector
-from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.naming import labels_met, places_of, sorted_names
 from gem_ood.detectors.packing import class_names

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gem_ood.detectors.batches import Batches
+from gem_ood.batches import Batches
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, as_labels
 

@@ -5,9 +5,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_ood.batches import Batches
 from gem_ood.detectors.bank_base import BankDetector, Ready
 from gem_ood.detectors.base import LOGIT_ROUNDING
-from gem_ood.detectors.batches import Batches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector, feature_slack
 from gem_ood.detectors.naming import sorted_names

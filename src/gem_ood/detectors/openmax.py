@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.detectors.batches import Batches
+from gem_ood.batches import Batches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector, feature_slack
 from gem_ood.detectors.naming import names_found

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gem_ood.detectors.batches import Batches
+from gem_ood.batches import Batches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import Chunk, LogitDetector, feature_slack
 from gem_ood.detectors.packing import number, refuse_damaged, take, take_counts

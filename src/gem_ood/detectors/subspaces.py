@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from gem_ood.detectors.batches import Batches
+from gem_ood.batches import Batches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector
 from gem_ood.detectors.naming import labels_met

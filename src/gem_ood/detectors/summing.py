@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from gem_ood.detectors.batches import Batches
+from gem_ood.batches import Batches
 from gem_ood.detectors.head_reading import Chunk, HeadDetector, feature_slack
 from gem_ood.detectors.naming import names_found
 from gem_ood.detectors.packing import take
