@@ -22,6 +22,17 @@ class Verdicts:
     p_value: NDArray[np.float64] | None
     is_ood: NDArray[np.bool_] | None
 
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of a table of verdicts, by name; those of a detector without a threshold are fewer.
+
+        >>> list(Verdicts(np.zeros(2), np.array(["cat", "dog"]), None, None).columns())
+        ['score', 'nearest_class']
+        """
+        columns: dict[str, NDArray[Any]] = {"score": self.score}
+        if self.p_value is not None and self.is_ood is not None:
+            columns |= {"p_value": self.p_value, "is_ood": self.is_ood}
+        return columns | {"nearest_class": self.nearest_class}
+
 
 @dataclass(frozen=True, eq=False)
 class Explanation:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gem_ood.errors import InputError
 from gem_ood.storage import atomic_path
 
-__all__ = ["WRITABLE", "Columns", "refuse_overwriting", "refuse_unwritable", "write_columns"]
+__all__ = ["WRITABLE", "Columns", "as_arrow", "refuse_overwriting", "refuse_unwritable", "write_columns"]
 
 #: The suffixes that `write_columns` writes.
 WRITABLE = (".csv", ".parquet", ".npz", ".jsonl")
@@ -130,7 +130,7 @@ def _write_parquet(stream: IO[bytes], batches: Iterable[Columns]) -> int:
     n_rows, writer = 0, None
     try:
         for columns in batches:
-            batch = pa.table({name: _arrow(values) for name, values in columns.items()})
+            batch = pa.table({name: as_arrow(values) for name, values in columns.items()})
             writer = writer or pq.ParquetWriter(stream, batch.schema)
             writer.write_table(batch)
             n_rows += batch.num_rows
@@ -140,7 +140,8 @@ def _write_parquet(stream: IO[bytes], batches: Iterable[Columns]) -> int:
     return n_rows
 
 
-def _arrow(values: NDArray[Any]) -> Any:
+def as_arrow(values: NDArray[Any]) -> Any:
+    """Return a column for Arrow; NumPy's strings are read one by one."""
     import pyarrow as pa
 
     return pa.array(values.tolist(), pa.string()) if values.dtype.kind in "UT" else pa.array(values)

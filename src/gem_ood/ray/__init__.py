@@ -1,1 +1,15 @@
-"""Ray: fit, calibrate and score where embeddings or images outgrow one machine (`pip install "gem-ood[ray]"`)."""
+"""Ray: fit, calibrate and score where embeddings or images outgrow one machine (`pip install "gem-ood[ray]"`).
+
+`fit`, `calibrate` and `score` take any `ray.data.Dataset`. Rows stay where they are: each block is summed up by the
+task that reads it, and the sums are merged in a tree. `extract` turns images into features on the way.
+"""
+
+from gem_ood.extras import require_extra
+
+require_extra("ray", "ray", "ray.data", purpose="fits on a cluster")
+
+from gem_ood.ray.calibrating import calibrate  # noqa: E402
+from gem_ood.ray.fitting import fit  # noqa: E402
+from gem_ood.ray.scoring import score  # noqa: E402
+
+__all__ = ["calibrate", "fit", "score"]

@@ -1,0 +1,79 @@
+"""Scoring the rows of a cluster: a lazy dataset of verdicts, and its files, all or none."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import ray
+
+from gem_ood.detectors import Detector
+from gem_ood.detectors.columns import fitted_names, without_names_warning
+from gem_ood.errors import InputError
+from gem_ood.files.writing import as_arrow
+from gem_ood.ray.columns import Columns
+from gem_ood.ray.failures import placed
+from gem_ood.ray.opening import choose, names_of, open_dataset
+from gem_ood.ray.spread import fetched
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+__all__ = ["score"]
+
+#: What a verdict is made of.
+VERDICT = ("score", "p_value", "is_ood", "nearest_class")
+
+
+def score(
+    dataset: "Dataset | str | PathLike[str]",
+    detector: Detector,
+    features: str | Sequence[str] = "features",
+    *,
+    keep: Iterable[str] | None = None,
+) -> "Dataset":
+    """Return the verdict on every row, as a lazy dataset: nothing is computed before it is written or looked at.
+
+    Beside the columns of the dataset it has `score`, `nearest_class` and, if the detector is calibrated, `p_value` and
+    `is_ood`. `write` puts it into Parquet files, all or none.
+
+    Args:
+        dataset: Any `ray.data.Dataset`, or the path of Parquet files.
+        detector: A fitted detector; one copy goes to each worker.
+        features: The column of lists or tensors that holds the features, or the columns of numbers that make them up.
+        keep: The columns that stay beside the verdict; all but the features unless given.
+    """
+    opened = open_dataset(dataset)
+    present = names_of(opened)
+    columns = choose(opened, features, None, fitted_names(detector))
+    kept = [name for name in present if name not in columns.features] if keep is None else list(keep)
+    for name in kept:
+        if name not in present:
+            raise InputError(f"keep names {name!r}, which is no column; the dataset has {', '.join(present)}")
+        if name in VERDICT:
+            raise InputError(f"the dataset has a column {name!r} already; leave it out of keep, or rename it before")
+    read = list(dict.fromkeys([*columns.names, *kept]))
+    return opened.select_columns(read).map_batches(
+        _Judge(ray.put(detector), columns, tuple(kept)), batch_format="pyarrow", batch_size=None
+    )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What a task makes of a block: its rows without their features, with the verdicts on them."""
+
+    detector: Any
+    columns: Columns
+    keep: tuple[str, ...]
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        if block.num_rows == 0:
+            return block.select(list(self.keep))
+        features, _ = self.columns.rows(block)
+        with placed(self.columns.place(block)), without_names_warning():
+            verdicts = fetched(self.detector).verdicts(features)
+        judged = block.select(list(self.keep))
+        for name, values in verdicts.columns().items():
+            judged = judged.append_column(name, as_arrow(values))
+        return judged

@@ -1,0 +1,219 @@
+"""The rows of a cluster as a detector sees them: parts that lie in many places, each worked on where it is.
+
+`BlockRows` are the blocks of a dataset, `FileRows` the files of a set, `HeldRows` what earlier work left in the
+memory of the cluster. All give references to parts; `reduce` merges these in a tree.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import ray
+from numpy.typing import ArrayLike
+
+from gem_ood.batches import Batches, SpreadBatches, Summary
+from gem_ood.files import FeatureFile
+from gem_ood.ray.columns import Columns
+from gem_ood.ray.failures import clear_errors, placed
+from gem_ood.ray.reducing import RETRIES, OnRows, Part, Reduction, Tally, pack_part, unpack_parts
+
+__all__ = ["BlockRows", "ClusterRows", "FileRows", "HeldRows", "fetched"]
+
+#: So many rows are looked at before the first pass, for their width and for labels in an order that they contradict.
+HEAD_ROWS = 1000
+
+#: A task reads so many bytes of a file set: long beside the start of a task, short beside the whole.
+BYTES_PER_TASK = 256 << 20
+
+#: So many tasks per CPU are handed out at a time, so that none waits for the driver.
+TASKS_PER_CPU = 2
+
+
+class ClusterRows(SpreadBatches):
+    """Rows on a cluster: what becomes of each part stays there."""
+
+    on_rows: OnRows | None
+
+    @abstractmethod
+    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Iterator[Any]:
+        """Yield a reference to what work makes of each part, as it is handed out; the tally hears of its rows."""
+
+    def reduce(self, work: Callable[[Batches], Summary], merge: Callable[[Summary, Summary], Summary]) -> Summary:
+        """Return what work makes of all parts, merged in a tree of tasks."""
+        tally = Tally(self.on_rows)
+        reduction = Reduction(merge)
+        with clear_errors():
+            for part in self.parts(work, tally):
+                reduction.add(part)
+            tally.settle(0)
+            return reduction.result()  # type: ignore[no-any-return]
+
+    def held(self, work: Callable[[Batches], Any]) -> "HeldRows":
+        """Return what work makes of each part, kept in the memory of the cluster."""
+        tally = Tally(self.on_rows)
+        with clear_errors():
+            parts = list(self.parts(work, tally))
+            tally.settle(0)
+        return HeldRows(tuple(parts), tally.n_rows)
+
+
+@dataclass(frozen=True)
+class BlockRows(ClusterRows):
+    """The rows of a `ray.data.Dataset`: each block is worked on by the task that reads or computes it.
+
+    Attributes:
+        dataset: The dataset; every pass runs it anew, unless it is materialized.
+        columns: Those that hold features and labels.
+        rows_per_part: Rows that are worked on together; None for the blocks as they come.
+        on_rows: Called with the number of rows that a pass has done.
+    """
+
+    dataset: Any
+    columns: Columns
+    rows_per_part: int | None = None
+    on_rows: OnRows | None = None
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """The columns that make up the features; None where one column holds them."""
+        return None if len(self.columns.features) == 1 else self.columns.features
+
+    def head(self) -> list[tuple[ArrayLike, ArrayLike | None]]:
+        """Return the first rows."""
+        first = self._read.limit(HEAD_ROWS)
+        with clear_errors():
+            block = first.take_batch(HEAD_ROWS, batch_format="pyarrow")
+        return [self.columns.rows(block)]
+
+    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Iterator[Any]:
+        """Yield a reference to each block of parts."""
+        blocks = self._read.map_batches(
+            _OnBlock(ray.put(work), self.columns), batch_format="pyarrow", batch_size=self.rows_per_part
+        )
+        for bundle in blocks.iter_internal_ref_bundles():
+            for block in bundle.block_refs:
+                tally.add(_count.remote(block))
+                tally.settle()
+                yield block
+
+    @property
+    def _read(self) -> Any:
+        return self.dataset.select_columns(self.columns.names)
+
+
+@dataclass(frozen=True)
+class _OnBlock:
+    """What a task makes of a block."""
+
+    work: Any
+    columns: Columns
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        if block.num_rows == 0:
+            return pack_part(Part(0, None))
+        rows = self.columns.rows(block)
+        with placed(self.columns.place(block)):
+            return pack_part(Part(block.num_rows, fetched(self.work)([rows])))
+
+
+@dataclass(frozen=True)
+class FileRows(ClusterRows):
+    """The rows of a file or a set of files that every machine can read, a run of row groups to a task.
+
+    Attributes:
+        file: What `gem_ood.files.open_features` returns.
+        on_rows: Called with the number of rows that a pass has done.
+    """
+
+    file: FeatureFile
+    on_rows: OnRows | None = None
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """The columns that make up the features; None where one column holds them."""
+        return self.file.feature_names
+
+    def head(self) -> list[tuple[ArrayLike, ArrayLike | None]]:
+        """Return the first rows."""
+        batch = next(self.file.batches())
+        labels = None if batch.labels is None else batch.labels[:HEAD_ROWS]
+        return [(batch.features[:HEAD_ROWS], labels)]
+
+    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Iterator[Any]:
+        """Yield a reference to each part; only a few are handed out at a time."""
+        reference = ray.put(work)
+        for piece in self.file.pieces(BYTES_PER_TASK):
+            tally.settle(tasks_at_once() - 1)
+            part, note = _on_piece.remote(reference, piece)
+            tally.add(note)
+            yield part
+
+
+@dataclass(frozen=True)
+class HeldRows(ClusterRows):
+    """Arrays of rows that earlier work left in the memory of the cluster, one to a part."""
+
+    references: Sequence[Any]
+    n_rows: int
+    on_rows: OnRows | None = None
+
+    def head(self) -> list[tuple[ArrayLike, ArrayLike | None]]:
+        """Return the rows of the first part that has some."""
+        return next([(rows, None)] for rows in self.arrays() if len(rows))
+
+    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Iterator[Any]:
+        """Yield a reference to each part; only a few are handed out at a time."""
+        reference = ray.put(work)
+        for held in self.references:
+            tally.settle(tasks_at_once() - 1)
+            part, note = _on_held.remote(reference, held)
+            tally.add(note)
+            yield part
+
+    def arrays(self) -> Iterator[Any]:
+        """Yield the arrays themselves: all rows come here."""
+        for held in self.references:
+            block = ray.get(held)
+            for part in unpack_parts(block):
+                yield part.summary
+
+
+def tasks_at_once() -> int:
+    """Return how many tasks are handed out at a time."""
+    return max(1, int(TASKS_PER_CPU * ray.cluster_resources().get("CPU", 1.0)))
+
+
+@lru_cache(maxsize=2)  # the work, and the detector that it may ask for
+def fetched(reference: Any) -> Any:
+    """Return what a reference stands for; a worker that asks for the same again has it at hand."""
+    return ray.get(reference)
+
+
+@ray.remote(num_returns=2, max_retries=RETRIES)  # type: ignore[untyped-decorator]
+def _on_piece(work: Callable[[Batches], Any], piece: FeatureFile) -> tuple[Part, int]:
+    n_rows = 0
+
+    def count(n_read: int) -> None:
+        nonlocal n_rows
+        n_rows = n_read
+
+    with placed(str(piece.path)):
+        summary = work(piece.watched(count))
+    return Part(n_rows, summary), n_rows
+
+
+@ray.remote(num_returns=2, max_retries=RETRIES)  # type: ignore[untyped-decorator]
+def _on_held(work: Callable[[Batches], Any], held: Any) -> tuple[Part, int]:
+    parts = [part for part in unpack_parts(held) if part.n_rows]
+    n_rows = sum(part.n_rows for part in parts)
+    if n_rows == 0:
+        return Part(0, None), 0
+    return Part(n_rows, work([(part.summary, None) for part in parts])), n_rows
+
+
+@ray.remote(num_cpus=0, max_retries=RETRIES)  # type: ignore[untyped-decorator]
+def _count(block: pa.Table) -> int:
+    return int(sum(block.column("n_rows").to_pylist()))
