@@ -70,7 +70,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(INSTALL) --editable ".[data,report,torch,onnx]" --group test
+	$(INSTALL) --editable ".[data,report,torch,onnx,ray]" --group test
 	@sh tests/install_chromium.sh
 	@touch $@
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 THREADS = "2"
 SECTIONS = ("fit", "score", "one-row", "metrics", "import", "memory", "guard", "extract")
+# Measured only where asked for: it writes gigabytes.
+LARGE_SECTIONS = ("stream",)
+QUICK_GIGABYTES = 0.3
 # An import is timed once per fresh interpreter, and its spread is wide: more rounds, still a few seconds.
 LEAST_IMPORT_ROUNDS = 9
 QUICK_ROUNDS = 3
@@ -49,6 +52,7 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
     import cases
     import extraction
     import guarded
+    import streaming
 
     rounds, with_peers = options.rounds, not options.quick
 
@@ -76,6 +80,7 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
         "memory": lambda: [cases.memory(wide())],
         "guard": lambda: guarded.guard(rounds=rounds, n_images=600 if options.quick else 2000),
         "extract": lambda: extraction.extract(rounds=rounds, n_images=400 if options.quick else 1000),
+        "stream": lambda: streaming.stream(gigabytes=options.gigabytes),
     }
 
 
@@ -83,12 +88,18 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three rounds and no peers, for a look while working")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="interleaved rounds per section")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections to measure")
+    choices = (*SECTIONS, *LARGE_SECTIONS)
+    parser.add_argument("--only", nargs="+", choices=choices, default=SECTIONS, help="sections to measure")
+    parser.add_argument("--gigabytes", type=float, metavar="N", help="size of the files of stream (default: 10)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error(f"--rounds must be at least 1, got {options.rounds}")
+    if options.gigabytes is None:
+        options.gigabytes = QUICK_GIGABYTES if options.quick else 10.0
+    if options.gigabytes <= 0.0:
+        parser.error(f"--gigabytes must be above 0, got {options.gigabytes}")
     if options.quick:
         options.rounds = min(options.rounds, QUICK_ROUNDS)
     return options

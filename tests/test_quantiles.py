@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gem_ood.batches import SpreadBatches
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.quantiles import (
+    ALL_FLOATS,
     N_BINS,
     RELATIVE_ERROR,
     count_values,
     exact_quantile,
+    floats_of,
     pack_counts,
     quantile,
+    split_cells,
     unpack_counts,
 )
 
@@ -42,8 +46,8 @@ SHARES = [0.0, 0.1, 0.5, 0.77, 0.9, 0.999, 1.0]
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("values", [*SAMPLES.values(), *BEYOND.values()], ids=[*SAMPLES, *BEYOND])
 def test_the_exact_quantile_is_numpys_to_the_bit(values, share):
-    batches = [values[: len(values) // 3 + 1], *([rest] if len(rest := values[len(values) // 3 + 1 :]) else [])]
-    assert exact_quantile(batches, count_values(values), share) == np.quantile(values, share)
+    parts = [values[: len(values) // 3 + 1], *([rest] if len(rest := values[len(values) // 3 + 1 :]) else [])]
+    assert exact_quantile([(part, None) for part in parts], count_values(values), share) == np.quantile(values, share)
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -60,7 +64,7 @@ def test_the_quantile_of_counts_is_within_the_stated_error(values, share):
 def test_narrow_floats_are_counted_as_the_numbers_they_are():
     narrow = SAMPLES["normal"].astype(np.float32)
     np.testing.assert_array_equal(count_values(narrow), count_values(narrow.astype(np.float64)))
-    assert exact_quantile([narrow], count_values(narrow), 0.9) == np.quantile(narrow.astype(np.float64), 0.9)
+    assert exact_quantile([(narrow, None)], count_values(narrow), 0.9) == np.quantile(narrow.astype(np.float64), 0.9)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=30), st.integers(1, 29))
@@ -74,7 +78,7 @@ def test_counts_of_parts_add_up_to_those_of_all(values, cut):
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=30), st.floats(0.0, 1.0))
 def test_no_finite_numbers_defeat_the_exact_quantile(values, share):
     rows = np.array(values)[:, np.newaxis]
-    assert exact_quantile([rows], count_values(rows), share) == np.quantile(rows, share)
+    assert exact_quantile([(rows, None)], count_values(rows), share) == np.quantile(rows, share)
 
 
 def test_bins_are_in_the_order_of_the_values():
@@ -103,7 +107,7 @@ def test_no_values_have_no_quantile():
 def test_batches_that_change_between_passes_are_refused():
     values = SAMPLES["normal"]
     with pytest.raises(InputError, match="the same rows each time"):
-        exact_quantile([values[:100]], count_values(values), 0.9)
+        exact_quantile([(values[:100], None)], count_values(values), 0.9)
 
 
 def test_packed_counts_come_back():
@@ -140,4 +144,54 @@ class _Repeated:
         self.rows, self.times = rows, times
 
     def __iter__(self):
-        return (self.rows for _ in range(self.times))
+        return ((self.rows, None) for _ in range(self.times))
+
+
+class _Parts(SpreadBatches):
+    """Each row is a part of its own, and parts are merged from the last to the first."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def head(self):
+        return [(self.rows[:1], None)]
+
+    def reduce(self, work, merge):
+        summaries = [work([(row[np.newaxis], None)]) for row in self.rows]
+        while len(summaries) > 1:
+            summaries.append(merge(summaries.pop(), summaries.pop()))
+        return summaries[0]
+
+
+@pytest.mark.parametrize("values", [SAMPLES["few distinct"], SAMPLES["of all sizes"]], ids=["ties", "no ties"])
+def test_the_exact_quantile_of_spread_rows_is_that_of_all(values):
+    some = values[:20]
+    for share in SHARES:
+        assert exact_quantile(_Parts(some), count_values(some), share) == np.quantile(some, share)
+
+
+def test_cells_tell_the_numbers_in_them():
+    rows = np.array([[3.0, -1.0, -np.inf], [3.0, 2.0, 5e-324], [0.0, -0.0, 1e308]])
+    cells = split_cells([(rows[:1], None), (rows[1:], None)], ALL_FLOATS)
+    np.testing.assert_array_equal(floats_of(cells.first), [-np.inf, -1.0, 0.0, 2.0, 3.0, 1e308])
+    np.testing.assert_array_equal(floats_of(cells.last), [-np.inf, -1.0, 5e-324, 2.0, 3.0, 1e308])
+    assert cells.counts.tolist() == [1, 1, 3, 1, 2, 1]
+    finer = split_cells(_Parts(rows), cells.take(np.array([2, 4])), bits=1)
+    np.testing.assert_array_equal(floats_of(finer.first), [0.0, 5e-324, 3.0])
+    assert finer.counts.tolist() == [2, 1, 2]
+
+
+@given(
+    st.lists(st.floats(allow_nan=False), min_size=1, max_size=40),
+    st.integers(1, 21),
+    st.lists(st.integers(0, 40), max_size=4),
+)
+def test_cells_hold_all_numbers_once_whatever_their_size(values, bits, cuts):
+    rows = np.array(values)[:, np.newaxis]
+    batches = [(part, None) for part in np.split(rows, sorted(cuts)) if len(part)]
+    cells = split_cells(batches, ALL_FLOATS, bits=bits)
+    assert len(cells.first) <= 2 ** (bits + 1)  # pairs are told apart
+    ordered = np.sort(rows.ravel())
+    up_to = np.cumsum(cells.counts)
+    np.testing.assert_array_equal(floats_of(cells.first), ordered[up_to - cells.counts])
+    np.testing.assert_array_equal(floats_of(cells.last), ordered[up_to - 1])

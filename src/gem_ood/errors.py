@@ -7,6 +7,7 @@ from sklearn.exceptions import NotFittedError
 
 __all__ = [
     "CalibrationSizeError",
+    "ClusterError",
     "FileFormatError",
     "InputError",
     "LabelOrderWarning",
@@ -27,6 +28,10 @@ class FileFormatError(InputError):
 
 class CalibrationSizeError(InputError):
     """There are too few calibration rows for the guarantee that was asked."""
+
+
+class ClusterError(RuntimeError):
+    """A cluster could not finish: workers died or ran out of memory more often than they were started again."""
 
 
 class MissingExtraError(ImportError):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from commands import run
 from typer.main import get_command
@@ -47,6 +49,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with np.load(folder / "train.npz") as train:
         GEM().fit(train["features"], train["labels"]).save(folder / "gem.safetensors")
         Energy(head=head).fit(train["features"], train["labels"]).save(folder / "energy.safetensors")
+    (folder / "parts").mkdir()
+    for place in range(3):
+        columns = {"features": list(rng.normal(size=(50, 4))), "label": np.arange(50) % 3}
+        pq.write_table(pa.table(columns), folder / "parts" / f"{place}.parquet")
     (folder / "features").mkdir()
     for name in ("train", "test", "ood_svhn"):
         stored = {"features": rng.normal(size=(200, 4)), "labels": np.arange(200) % 10}

@@ -91,7 +91,7 @@ def test_what_is_no_file_of_ours_is_one_line(tmp_path: Path) -> None:
         "picture.png": "has the suffix '.png' but .npz .npy .parquet .csv .safetensors can be read",
         "none.npz": "holds no array",
         "missing.npz": "does not exist; check the path",
-        "": "is a directory",
+        "": "cut.safetensors is no .parquet file, but a directory of rows holds nothing else",
     }
     for name, expected in words.items():
         assert expected in fail("info", tmp_path / name), name

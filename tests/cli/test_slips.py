@@ -66,7 +66,7 @@ def test_detectors_and_rows_in_each_others_place_are_told_apart(data: Path) -> N
 def test_directories_and_dashes_are_one_line(data: Path) -> None:
     gem = data / "gem.safetensors"
     assert "is a directory; pass the file of a detector" in fail("score", data, data / "train.npz")
-    assert "is a directory; pass one file" in fail("score", gem, data)
+    assert "a=b.npz is no .parquet file, but a directory of rows holds nothing else" in fail("score", gem, data)
     assert "is a directory; name a file inside it" in fail(
         "score", gem, data / "train.npz", "--out", folder_named(data)
     )

@@ -16,7 +16,7 @@ from lying_server import (
     names_in,
 )
 
-from gem_ood.experiments import locking
+from gem_ood import locking
 from gem_ood.experiments.downloading import fetch
 from gem_ood.experiments.part_files import PartFile
 

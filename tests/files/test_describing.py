@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from gem_ood import GEM, Energy, Head, Mahalanobis
 from gem_ood.detectors import Combine
 from gem_ood.errors import InputError
-from gem_ood.files import describe, holds_detector, row_statistics
+from gem_ood.files import describe, holds_detector, reading, row_statistics
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -56,7 +56,7 @@ def written(path: Path, features: np.ndarray, labels: np.ndarray) -> Path:
 def test_rows_of_every_format_are_told_as_a_plain_loop_tells_them(
     name: str, batch_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_statistics, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(reading, "BATCH_BYTES", batch_bytes)
     features, labels = rows()
     path = written(tmp_path / name, features, labels)
     counted: list[int] = []
@@ -112,7 +112,7 @@ def test_missing_values_of_a_table_are_bad_rows_and_rows_without_a_label(tmp_pat
     assert info.rows is not None
     assert (info.rows.statistics.n_bad_rows, info.rows.statistics.first_bad_row) == (2, 1)
     pq.write_table(pa.table({"features": [[1.0, 2.0], [1.0]]}), path)
-    with pytest.raises(InputError, match="row 1 has 1 numbers but row 0 has 2"):
+    with pytest.raises(InputError, match="row 1 has 1 numbers but the first row has 2"):
         describe(path)
 
 
@@ -122,7 +122,7 @@ def test_missing_values_of_a_table_are_bad_rows_and_rows_without_a_label(tmp_pat
 def test_the_first_bad_row_is_counted_from_the_start_of_the_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     features = np.ones((300, 2))
     features[[170, 171, 299]] = np.nan
     info = describe(written(tmp_path / name, features, np.full(300, "x")))
@@ -133,10 +133,10 @@ def test_the_first_bad_row_is_counted_from_the_start_of_the_file(
 def test_a_list_of_another_length_is_counted_from_the_start_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"features": [[1.0, 2.0]] * 150 + [[1.0, 2.0, 3.0]] + [[1.0, 2.0]] * 9}), path)
-    with pytest.raises(InputError, match="row 150 has 3 numbers but row 0 has 2"):
+    with pytest.raises(InputError, match="row 150 has 3 numbers but the first row has 2"):
         describe(path)
 
 
@@ -166,7 +166,7 @@ MOMENT = datetime(2020, 2, 1, tzinfo=UTC)
 def test_a_class_is_one_class_whether_or_not_its_batch_has_gaps(
     names: list[Any], kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     path = tmp_path / "rows.parquet"
     labels = [names[0]] * 10 + [names[place % len(names)] for place in range(190)]
     gaps = [70, 71, 100]  # all in the second of four batches
@@ -187,7 +187,7 @@ def test_a_class_is_one_class_whether_or_not_its_batch_has_gaps(
 
 @pytest.mark.parametrize("gaps", [[], [1], [100, 101]], ids=["no gap", "one gap", "gaps in another batch"])
 def test_labels_that_are_nan_are_missing(gaps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     path = tmp_path / "rows.parquet"
     labels: list[float | None] = [float(place % 2) for place in range(200)]
     for place in (0, 2, 199):
@@ -237,7 +237,7 @@ def test_labels_without_end_are_not_all_kept(tmp_path: Path, monkeypatch: pytest
 
 def test_labels_without_end_stay_uncounted_in_later_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_statistics, "MOST_CLASSES", 5)
-    monkeypatch.setattr(row_statistics, "BATCH_BYTES", 1)
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1)
     path = tmp_path / "rows.npz"
     labels = np.arange(300.0)
     labels[64:] = 1.0  # five names or fewer in every batch after the first

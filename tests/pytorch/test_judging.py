@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from gem_ood import GEM, MSP, Energy, Mahalanobis, MaxLogit  # noqa: E402
 from gem_ood.errors import InputError  # noqa: E402
 from gem_ood.experiments import normalize_images  # noqa: E402
+from gem_ood.thresholds import RankedScores  # noqa: E402
 from gem_ood.torch import OODModel, judging, scorers  # noqa: E402
 from gem_ood.torch.ensembles import SCORES, Ensemble, MCDropout  # noqa: E402
 from gem_ood.torch.judging import Judge  # noqa: E402
@@ -50,6 +51,19 @@ def test_one_step_below_a_tie_is_no_tie():
     _, p_values, is_ood, _ = judge_of([0.1, 0.2, 0.3, 0.3, 0.7])(logits(below))
     assert torch.equal(p_values, torch.tensor([2, 3], dtype=torch.float64) / 6)
     assert is_ood.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ranks_stand_for_the_rows_between_the_values(dtype):
+    detector = MaxLogit().fit(np.zeros((2, 1)))
+    detector.calibrate_ranked(RankedScores(np.array([0.0, 0.25, 4.0]), np.array([1, 4, 9]), 9), tpr=0.6)
+    judge = Judge(detector, n_columns=1, dtype=dtype)
+    _, p_values, is_ood, _ = judge(logits([-1.0, 0.0, 0.2, 0.25, 3.9, 4.0]))
+    assert torch.equal(p_values, torch.tensor([1, 4, 4, 9, 9, 10], dtype=dtype) / 10)
+    assert is_ood.tolist() == [True, True, True, False, False, False]
+    assert judge.half().ranks.dtype == torch.int64
+    detector.calibrate_scores([0.0, 1.0, 2.0], tpr=0.5)
+    assert not judge.is_of(detector, torch.device("cpu"))
 
 
 @pytest.fixture

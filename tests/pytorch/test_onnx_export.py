@@ -23,7 +23,7 @@ from gem_ood.errors import (  # noqa: E402
     NotCalibratedError,
     NotFittedError,
 )
-from gem_ood.thresholds import conformal_p_values  # noqa: E402
+from gem_ood.thresholds import conformal_p_values, rank_scores  # noqa: E402
 from gem_ood.torch import ODIN, Ensemble, GradNorm, OODModel, exporting  # noqa: E402
 from gem_ood.torch.exporting import export_onnx, read_metadata  # noqa: E402
 from gem_ood.torch.judging import _count_at_or_below  # noqa: E402
@@ -302,6 +302,22 @@ def test_a_hundred_thousand_calibration_scores_stay_exact(tmp_path):
     scores = np.concatenate([generator.normal(size=500), ordered[::400], np.nextafter(ordered[::400], -np.inf)])
     found = run(tmp_path / "model.onnx", as_logits(scores))
     np.testing.assert_array_equal(found["p_value"], conformal_p_values(ordered, scores))
+
+
+def test_a_thinned_calibration_gives_the_same_p_values_in_the_graph(tmp_path):
+    generator = np.random.default_rng(0)
+    scores = np.concatenate([generator.normal(size=20_000), np.full(500, 0.25), np.full(30, -np.inf)])
+    detector = MaxLogit().partial_fit(np.zeros((1, 2)))
+    detector.calibrate_ranked(rank_scores([(scores, None)], precision=0.05))
+    assert len(detector.calibration_scores_) < 300
+    guard, values = OODModel(nn.Identity(), detector), detector.calibration_scores_[1:]
+    guard.export_onnx(tmp_path / "model.onnx", example=as_logits([0.0, 1.0]))
+    asked = np.concatenate([values, np.nextafter(values, -np.inf), np.nextafter(values, np.inf), [-1e300, 1e300]])
+    found, answer = run(tmp_path / "model.onnx", as_logits(asked)), guard(as_logits(asked))
+    np.testing.assert_array_equal(found["p_value"], detector._p_values(asked))
+    np.testing.assert_array_equal(answer.p_value, detector._p_values(asked))
+    np.testing.assert_array_equal(found["is_ood"], asked < detector.offset_)
+    assert read_metadata(tmp_path / "model.onnx")["n_rows"] == 20_530
 
 
 # Inputs

@@ -16,6 +16,7 @@ from gem_ood.thresholds import (
     pac_threshold,
     quantile_threshold,
     rows_needed,
+    threshold_order,
 )
 
 METHODS = {
@@ -229,3 +230,27 @@ def test_scores_that_are_no_scores_are_refused():
         quantile_threshold([])
     with pytest.raises(InputError, match="one dimension"):
         quantile_threshold([[1.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tpr": 0.9}, {"confidence": 0.9}, {"method": "pac"}, {"method": "quantile"}, {"method": "conformal"}],
+    ids=str,
+)
+def test_the_order_is_known_without_the_scores(options):
+    scores = np.random.default_rng(0).permutation(500).astype(np.float64)
+    order, threshold = threshold_order(500, **options), choose_threshold(scores, **options)
+    assert order.at(float(np.sort(scores)[order.order - 1])) == threshold
+
+
+def test_the_order_among_more_rows_than_fit_anywhere_is_exact():
+    assert threshold_order(10**15, tpr=0.95).order == 5 * 10**13
+    assert threshold_order(10**15 - 1, tpr=0.95, method="quantile").order == 5 * 10**13
+
+
+def test_the_order_needs_rows_and_enough_of_them():
+    with pytest.raises(CalibrationSizeError, match="needs at least 19 calibration rows but 18 came"):
+        threshold_order(18, tpr=0.95)
+    for n_rows in (0, -1, 2.5, True, None):
+        with pytest.raises(InputError, match="pass the number of calibration rows"):
+            threshold_order(n_rows)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from gem_ood.cli.console import print_json
+from gem_ood.cli.engines import Address, EngineName, labels_seen_by, opened_engine, seen_by
 from gem_ood.cli.options import (
     DetectorPath,
     Features,
@@ -36,6 +37,8 @@ def calibrate(
     out: Annotated[Path | None, out_option("Save the calibrated detector to this file, not over DETECTOR.")] = None,
     features: Features = None,
     labels: Labels = None,
+    engine: EngineName = "local",
+    address: Address = None,
     json: Json = False,
 ) -> None:
     r"""Set a detector's threshold from in-distribution rows that its fit has not seen.
@@ -45,15 +48,14 @@ def calibrate(
         gem-ood calibrate gem.safetensors held_out.npz --tpr 0.9 --confidence 0.99 \
             --out ready.safetensors
     """
-    from gem_ood.files import calibrate_on_file
-
     fitted = load_detector(detector)
     target = detector if out is None else out
     check_out(target, (".safetensors",), file)
-    rows = open_rows(file, features, labels, fitted)
-    with watching() as progress, step("scoring the held-out rows"):
-        watched = rows.watched(progress.watch(rows.path.name, rows.n_rows))
-        threshold = calibrate_on_file(fitted, watched, tpr=tpr, confidence=confidence).threshold_
+    rows = open_rows(seen_by(engine, file), features, labels_seen_by(engine, labels), fitted)
+    with opened_engine(engine, address) as worker, watching() as progress, step("scoring the held-out rows"):
+        watch = progress.watch(rows.path.name, rows.n_rows)
+        worker.calibrate(fitted, rows, watch, tpr=tpr, confidence=confidence)
+    threshold = fitted.threshold_
     with naming(target), step(f"writing {target}"):
         fitted.save(target)
     if json:

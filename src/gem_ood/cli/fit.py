@@ -10,6 +10,7 @@ import typer
 
 from gem_ood.cli.completing import complete_covariance, complete_method
 from gem_ood.cli.console import print_json
+from gem_ood.cli.engines import Address, EngineName, labels_seen_by, opened_engine, seen_by
 from gem_ood.cli.options import (
     METHODS_PANEL,
     ROWS_PANEL,
@@ -101,6 +102,8 @@ def fit(
     groups: Groups = None,
     temperature: Temperature = None,
     option: Option = None,
+    engine: EngineName = "local",
+    address: Address = None,
     json: Json = False,
 ) -> None:
     r"""Fit a detector to in-distribution rows and save it.
@@ -110,6 +113,7 @@ def fit(
         gem-ood fit train.npz --out knn.safetensors --method knn --option k=5
         gem-ood fit train.npz --out energy.safetensors --method energy \
             --head head.npz
+        gem-ood fit parts/ --out gem.safetensors --engine ray
     """
     from gem_ood.detectors.cataloguing import make_method
     from gem_ood.errors import InputError
@@ -130,12 +134,12 @@ def fit(
     _check_needs(detector, method)
     named = read_classes(classes, head)
     check_out(out, (".safetensors",), file, head, groups)
-    rows = open_rows(file, features, labels, with_labels=not no_labels)
+    rows = open_rows(seen_by(engine, file), features, labels_seen_by(engine, labels), with_labels=not no_labels)
     refuse_other_head(rows, head, options.get("head"))
     _check_number(named, detector, options.get("head"), rows)
     detail(f"detector {detector!r}")
-    with watching() as progress, step(f"fitting {method}"):
-        detector.fit_batches(rows.watched(progress.watch(rows.path.name, rows.n_rows)), classes=named)
+    with opened_engine(engine, address) as worker, watching() as progress, step(f"fitting {method}"):
+        worker.fit(detector, rows, progress.watch(rows.path.name, rows.n_rows), classes=named)
     with naming(out), step(f"writing {out}"):
         detector.save(out)
     result = {

@@ -33,6 +33,7 @@ def info(
 
     Examples:
         gem-ood info train.npz
+        gem-ood info parts/
         gem-ood info gem.safetensors --json
     """
     from gem_ood.errors import InputError
@@ -56,7 +57,8 @@ def _print(found: "FileInfo") -> None:
         print_text(f"{found.path}: {what}, {size}")
         _print_pairs(_about_detector(found.detector))
     else:
-        print_text(f"{found.path}: {KINDS[found.kind]}, {found.format}, {size}")
+        form = found.format if found.n_files is None else _counted(found.n_files, f"{found.format} file")
+        print_text(f"{found.path}: {KINDS[found.kind]}, {form}, {size}")
         if found.rows is not None:
             _print_pairs(_about_rows(found.rows))
         elif found.head is not None:
@@ -126,7 +128,9 @@ def _about_rows(rows: "RowsInfo") -> Iterable[tuple[str, str]]:
         yield "no label", _counted(found.n_missing_labels, "row")
     if found.n_bad_rows:
         what = "with NaN, infinity or a missing value"
-        yield "bad rows", f"{found.n_bad_rows:,} {what}; the first is row {found.first_bad_row:,}, counted from 0"
+        where = "" if found.first_bad_file is None else f" of {found.first_bad_file}"
+        first = f"row {found.first_bad_row:,}{where}"
+        yield "bad rows", f"{found.n_bad_rows:,} {what}; the first is {first}, counted from 0"
     else:
         yield "bad rows", "none: all numbers are finite"
     if found.constant_columns:

@@ -42,7 +42,7 @@ __all__ = [
     "refuse_other_head",
 ]
 
-ROWS = ".npz, .npy, .parquet, .csv or .safetensors"
+ROWS = ".npz, .npy, .parquet, .csv or .safetensors, or a directory or a quoted 'pattern*' of .parquet files"
 
 #: The sections of a help text.
 ROWS_PANEL, METHODS_PANEL, OUTPUT_PANEL = "Rows", "Methods", "Output"
@@ -161,7 +161,8 @@ def _about(file: Any) -> str:
     names = file.feature_names
     shown = "" if names is None else f" ({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
     labels = "with labels" if file.has_labels else "no labels"
-    return f"opened {file.path}: {file.path.suffix[1:]}, {n_rows}, {file.n_features} features{shown}, {labels}"
+    kind = f"{len(file.parquet.files):,} parquet files" if file.is_file_set else file.path.suffix[1:]
+    return f"opened {file.path}: {kind}, {n_rows}, {file.n_features} features{shown}, {labels}"
 
 
 def _refuse_dash(path: Path) -> None:

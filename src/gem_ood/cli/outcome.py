@@ -21,6 +21,8 @@ from gem_ood.cli.voice import afresh, end_watched, note
 __all__ = ["OneLineGroup", "signals_end_cleanly"]
 
 EXIT_BAD_INPUT = 2
+#: The input may be good, but a cluster could not finish: the same command may succeed the next time.
+EXIT_CLUSTER = 1
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 #: The reader of a pipe went away; the same code as typer's own.
@@ -86,7 +88,7 @@ class OneLineGroup(ExampleGroup):
             if message is None:
                 raise
             typer.echo(f"gem-ood: error: {message}", err=True)
-            sys.exit(EXIT_BAD_INPUT)
+            sys.exit(EXIT_CLUSTER if _is_cluster(error) else EXIT_BAD_INPUT)
         if outcome == EXIT_INTERRUPTED:
             typer.echo("gem-ood: interrupted; no file is left half-written", err=True)
         sys.exit(outcome if isinstance(outcome, int) else 0)
@@ -141,14 +143,14 @@ def signals_end_cleanly() -> Iterator[None]:
 
 def _bad_input(error: Exception) -> str | None:
     """Return one line about an error that the caller can mend, or None for a fault of this program."""
-    from gem_ood.errors import InputError, MissingExtraError, NotFittedError
+    from gem_ood.errors import ClusterError, InputError, MissingExtraError, NotFittedError
 
     format_message = getattr(error, "format_message", None)
     if callable(format_message):  # the command line itself was wrong
         # Typer's checks begin what they find wrong with the name of Python's error.
         words = str(format_message()).replace(": Value error, ", ": ", 1)
         message = _with_example(words, getattr(error, "ctx", None))
-    elif isinstance(error, InputError | MissingExtraError | NotFittedError):
+    elif isinstance(error, InputError | MissingExtraError | NotFittedError | ClusterError):
         message = str(error)
     elif isinstance(error, OSError):
         reason = error.strerror or str(error)
@@ -156,6 +158,12 @@ def _bad_input(error: Exception) -> str | None:
     else:
         return None
     return _in_option_names(message)
+
+
+def _is_cluster(error: Exception) -> bool:
+    from gem_ood.errors import ClusterError
+
+    return isinstance(error, ClusterError)
 
 
 def _with_example(message: str, context: Any) -> str:

@@ -1,10 +1,12 @@
 """`gem-ood score`: verdicts on the rows of a file."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gem_ood.cli.console import percent, print_json, print_table, print_text
+from gem_ood.cli.engines import Address, EngineName, labels_seen_by, opened_engine, seen_by
 from gem_ood.cli.options import (
     DetectorPath,
     Features,
@@ -17,14 +19,12 @@ from gem_ood.cli.options import (
     open_rows,
     out_option,
 )
-from gem_ood.cli.voice import step, tell, watching
+from gem_ood.cli.voice import note, step, tell, watching
+
+if TYPE_CHECKING:
+    from gem_ood.cli.score_summary import ScoreSummary
 
 __all__ = ["score"]
-
-#: How many rows the table shows; the file of --out has all of them.
-SHOWN_ROWS = 10
-
-QUANTILES = {"minimum": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "maximum": 1.0}
 
 
 def score(
@@ -32,10 +32,16 @@ def score(
     file: Rows,
     *,
     out: Annotated[
-        Path | None, out_option("Write the verdict on every row to this file: .csv, .parquet, .npz or .jsonl.")
+        Path | None,
+        out_option(
+            "Write the verdict on every row to this file: .csv, .parquet, .npz or .jsonl; or, of a directory or "
+            "pattern, to a new directory of .parquet files of the same names."
+        ),
     ] = None,
     features: Features = None,
     labels: Labels = None,
+    engine: EngineName = "local",
+    address: Address = None,
     json: Json = False,
 ) -> None:
     """Score the rows of a file, of any size, and say which are out-of-distribution.
@@ -43,24 +49,21 @@ def score(
     Examples:
         gem-ood score gem.safetensors new.npz
         gem-ood score gem.safetensors new.npz --out scores.csv
+        gem-ood score gem.safetensors parts/ --out scores/
     """
-    from gem_ood.files import score_file, write_columns
-    from gem_ood.files.writing import WRITABLE
+    from gem_ood.cli.score_summary import ScoreSummary
 
-    if out is not None:
-        check_out(out, WRITABLE, detector, file)
+    is_directory = _check_out(out, detector, file)
     fitted = load_detector(detector)
-    rows = open_rows(file, features, labels, fitted)
-    summary = _Summary()
-    with watching() as progress, step("scoring"):
-        watched = rows.watched(progress.watch(rows.path.name, rows.n_rows))
-        batches = summary.gather(score_file(fitted, watched))
-        if out is None:
-            for _ in batches:
-                pass
+    rows = open_rows(seen_by(engine, file), features, labels_seen_by(engine, labels), fitted)
+    summary = ScoreSummary()
+    with opened_engine(engine, address) as worker, watching() as progress, step("scoring"):
+        watch = progress.watch(rows.path.name, rows.n_rows)
+        if out is not None and is_directory:
+            with _kept_for_later(out, summary):
+                worker.score_to_directory(fitted, rows, out, watch, on_columns=summary.add)
         else:
-            with naming(out):
-                write_columns(out, batches)
+            _score_to_file(worker.verdicts(fitted, rows, watch), out, summary)
     result = summary.result(is_calibrated=fitted.is_calibrated, out=out)
     if json:
         print_json(result)
@@ -68,40 +71,56 @@ def score(
         _print(result, summary.first_rows, detector)
 
 
-class _Summary:
-    """What is kept of the verdicts as they pass by: every score, and the first few rows."""
+def _check_out(out: Path | None, detector: Path, file: Path) -> bool:
+    """Return whether a directory is to be written; raise before any work if what is to be written cannot be."""
+    from gem_ood.errors import InputError
+    from gem_ood.files import refuse_overwriting
+    from gem_ood.files.listing import is_file_set
+    from gem_ood.files.part_directories import refuse_taken_directory
+    from gem_ood.files.writing import WRITABLE
 
-    def __init__(self) -> None:
-        self.first_rows: list[dict[str, Any]] = []
-        self._scores: list[Any] = []
-        self._n_ood = 0
+    if out is None:
+        return False
+    if out.suffix == "" and not (is_file_set(file) or file.exists()):
+        raise InputError(f"{file} does not exist; check the path")
+    if is_file_set(file) and (out.suffix == "" or out.is_dir()):
+        refuse_overwriting(out, detector, file)
+        refuse_taken_directory(out)
+        return True
+    check_out(out, WRITABLE, detector, file)
+    return False
 
-    def gather(self, verdicts: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        for verdict in verdicts:
-            columns = {"score": verdict.score}
-            if verdict.is_ood is not None:
-                columns |= {"p_value": verdict.p_value, "is_ood": verdict.is_ood}
-                self._n_ood += int(verdict.is_ood.sum())
-            columns["nearest_class"] = verdict.nearest_class
-            self._scores.append(verdict.score)
-            for row in range(min(SHOWN_ROWS - len(self.first_rows), len(verdict.score))):
-                self.first_rows.append({name: values[row].item() for name, values in columns.items()})
-            yield columns
 
-    def result(self, *, is_calibrated: bool, out: Path | None) -> dict[str, Any]:
-        import numpy as np
+def _score_to_file(found: Iterator[Any], out: Path | None, summary: "ScoreSummary") -> None:
+    from gem_ood.files import write_columns
 
-        scores = np.concatenate(self._scores)
-        # An order statistic rather than an interpolation: scores may be infinite.
-        quantiles = np.quantile(scores, list(QUANTILES.values()), method="inverted_cdf")
-        return {
-            "n_rows": len(scores),
-            "is_calibrated": is_calibrated,
-            "n_ood": self._n_ood if is_calibrated else None,
-            "ood_share": self._n_ood / len(scores) if is_calibrated else None,
-            "score_quantiles": dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
-            "out": out,
-        }
+    def columns() -> Iterator[Any]:
+        for verdicts in found:
+            batch = verdicts.columns()
+            summary.add(batch)
+            yield batch
+
+    if out is None:
+        for _ in columns():
+            pass
+    else:
+        with naming(out):
+            write_columns(out, columns())
+
+
+@contextmanager
+def _kept_for_later(out: Path, summary: "ScoreSummary") -> Iterator[None]:
+    """Say, where the work stops, what the next run will find."""
+    from gem_ood.files.part_directories import unfinished
+
+    try:
+        with naming(out):
+            yield
+    except BaseException:
+        folder = unfinished(out)
+        if summary.n_rows and folder is not None:  # not if it is another's run that has this folder
+            note(f"the files that are scored are kept in {folder}; the same command goes on from there")
+        raise
 
 
 def _print(result: dict[str, Any], first_rows: list[dict[str, Any]], detector: Path) -> None:
@@ -113,7 +132,7 @@ def _print(result: dict[str, Any], first_rows: list[dict[str, Any]], detector: P
         print_text(f"{result['n_rows']:,} rows; no verdicts, as {detector} is not calibrated")
         tell(f"For verdicts, run gem-ood calibrate {detector} FILE with in-distribution rows that the fit has not seen")
     quantiles = ", ".join(f"{name} {value:.6g}" for name, value in result["score_quantiles"].items())
-    print_text(f"Scores: {quantiles}")
+    print_text(f"Scores{'' if result['quantiles_are_exact'] else ' (quantiles within 0.05 %)'}: {quantiles}")
     if result["out"] is not None:
         tell(f"All rows: {result['out']}")
     header = ["row", *first_rows[0]]

@@ -1,17 +1,19 @@
 """BankDetector: what the detectors share that keep a bank of training rows and compare new rows with it."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from gem_ood.batches import Batches
+from gem_ood.batches import Batches, SpreadBatches
 from gem_ood.detectors.base import Detector
 from gem_ood.detectors.naming import labels_met
 from gem_ood.detectors.packing import refuse_damaged, take, take_draws, whole
-from gem_ood.detectors.sampling import Part, Sample, Size, check_seed, check_size
+from gem_ood.detectors.sampling import ContentSampler, Part, Sample, Size, check_seed, check_size
 from gem_ood.errors import InputError, NotFittedError
 from gem_ood.features import as_features, as_labels, chunks, is_count, refuse_non_finite, rows_per_chunk
 
@@ -27,6 +29,13 @@ class Ready(NamedTuple):
     options: tuple[Any, ...]
     sample: Sample
     bank: Any
+
+
+class Gathered(NamedTuple):
+    """A sample of rows, and the labels met among all of them."""
+
+    sample: Sample
+    found: set[Any]
 
 
 class BankDetector(Detector):
@@ -61,6 +70,13 @@ class BankDetector(Detector):
         if self.bank is not None:
             check_seed(self.random_state)
 
+    def _check_spread(self) -> None:
+        if self.bank is None:
+            raise InputError(
+                f"{type(self).__name__} with bank=None keeps all rows, and rows that are spread over a cluster are too "
+                f"many; pass bank=10_000 for a sample of so many, or a share of them such as bank=0.01"
+            )
+
     @property
     def _seed(self) -> list[int] | None:
         # The seed itself deals the hold-out; which rows a bank keeps should not follow from that deal.
@@ -90,26 +106,21 @@ class BankDetector(Detector):
         return tuple(getattr(self, name) for name in self.bank_options)
 
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
-        found: set[Any] = set()
         self._ready = None
-        self._sample = self._add(Sample(), batches, n_features, found)
+        self._sample, found = self._gather(Sample(), batches, n_features)
         self._name(found, classes, is_first=True)
         _ = self._searched
 
-    def _add(self, sample: Sample, batches: Batches, n_features: int, found: set[Any]) -> Sample:
-        """Return the sample with all rows of these batches added, and collect the labels met."""
-        first_row = 0
-        for X, y in batches:
-            features = as_features(X)
-            self._check_width(features, n_features)
-            labels = None if y is None else as_labels(y, len(features))
-            found |= labels_met(labels, len(features))
-            for rows in chunks(len(features), rows_per_chunk(n_features)):
-                refuse_non_finite(features[rows], first_row=first_row + rows.start)
-            kept = labels if self.keeps_labels else None
-            sample = sample.add(features, kept, size=self.bank, seed=self._seed)
-            first_row += len(features)
-        return sample
+    def _gather(self, sample: Sample, batches: Batches, n_features: int) -> Gathered:
+        """Return the sample with all rows of these batches added, and the labels met; that of spread rows is new."""
+        if isinstance(batches, SpreadBatches):
+            assert self.bank is not None  # `_check_spread` has seen to it
+            sampler = ContentSampler.of(size=self.bank, n_features=n_features, seed=self._seed)
+            work = partial(_gather_part, kind=type(self), n_features=n_features, sampler=sampler)
+            gathered: Gathered = batches.reduce(work, partial(_joined, sampler=sampler))
+            return gathered
+        add = partial(Sample.add, size=self.bank, seed=self._seed)
+        return _gathered(batches, sample, add, kind=type(self), n_features=n_features)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
         """Add a batch of rows to the bank; the threshold, if any, is forgotten.
@@ -125,8 +136,7 @@ class BankDetector(Detector):
             features = as_features(X) if is_first else self._checked(X)
             validate_data(self, X, reset=is_first, skip_check_array=True)
             self.n_features_in_ = features.shape[1]
-            found: set[Any] = set()
-            self._sample = self._add(self._sample or Sample(), [(features, y)], self.n_features_in_, found)
+            self._sample, found = self._gather(self._sample or Sample(), [(features, y)], self.n_features_in_)
             self._name(found, None if classes is None else np.asarray(classes), is_first=is_first)
             self._ready = None
             self._forget_calibration()
@@ -159,6 +169,38 @@ class BankDetector(Detector):
         refuse_damaged(n_seen < len(rows), "n_seen", f"is {n_seen}, but {len(rows)} rows were kept")
         self._sample, self.n_features_in_ = Sample((part,), n_seen), rows.shape[1]
         return part
+
+
+def _gathered(
+    batches: Batches,
+    sample: Sample,
+    add: Callable[[Sample, NDArray[Any], NDArray[Any] | None], Sample],
+    *,
+    kind: type[BankDetector],
+    n_features: int,
+) -> Gathered:
+    """Return the sample with all these rows added, after checking them, and the labels met."""
+    found: set[Any] = set()
+    first_row = 0
+    for X, y in batches:
+        features = as_features(X)
+        kind._check_width(features, n_features)
+        labels = None if y is None else as_labels(y, len(features))
+        found |= labels_met(labels, len(features))
+        for rows in chunks(len(features), rows_per_chunk(n_features)):
+            refuse_non_finite(features[rows], first_row=first_row + rows.start)
+        sample = add(sample, features, labels if kind.keeps_labels else None)
+        first_row += len(features)
+    return Gathered(sample, found)
+
+
+def _gather_part(batches: Batches, *, kind: type[BankDetector], n_features: int, sampler: ContentSampler) -> Gathered:
+    sample, found = _gathered(batches, Sample(), sampler.add, kind=kind, n_features=n_features)
+    return Gathered(sampler.settled(sample), found)
+
+
+def _joined(one: Gathered, other: Gathered, *, sampler: ContentSampler) -> Gathered:
+    return Gathered(sampler.merge(one.sample, other.sample), one.found | other.found)
 
 
 def _check_bank(bank: Any, k: Any) -> None:

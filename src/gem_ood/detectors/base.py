@@ -15,13 +15,22 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 from sklearn.utils.validation import validate_data
 
-from gem_ood.batches import Batches, OpenedBatches
+from gem_ood.batches import Batches, OpenedBatches, SpreadBatches
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.holdout import HoldOut
+from gem_ood.detectors.lowering import lowered_ranks, lowered_scores
 from gem_ood.detectors.results import Explanation, Verdicts
 from gem_ood.errors import InputError, NotCalibratedError, NotFittedError
 from gem_ood.features import as_features, as_labels, as_scores
-from gem_ood.thresholds import Threshold, as_probability, benjamini_hochberg, choose_threshold, conformal_p_values
+from gem_ood.thresholds import (
+    RankedScores,
+    Threshold,
+    as_probability,
+    benjamini_hochberg,
+    choose_threshold,
+    conformal_p_values,
+)
+from gem_ood.thresholds.ranked import ranked_p_values
 
 __all__ = ["Detector"]
 
@@ -46,6 +55,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
     feature_names_in_: NDArray[Any]
     threshold_: Threshold
     calibration_scores_: NDArray[np.float64]
+    calibration_ranks_: NDArray[np.int64] | None = None
     offset_: float
 
     # What a subclass provides
@@ -64,6 +74,9 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
 
     def _check_order(self, batches: Batches) -> None:
         """Warn where class names that were found, not declared, are in an order that the rows contradict."""
+
+    def _check_spread(self) -> None:
+        """Raise if these options ask for more of rows that are spread than may come here."""
 
     @abstractmethod
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
@@ -120,6 +133,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         Args:
             batches: A re-iterable of (features, labels or None), such as a list or an opened feature file; some
                 detectors need several passes over it. Column names are taken from its `feature_names`, if it has any.
+                Of `gem_ood.batches.SpreadBatches` the rows stay where they are, and sums of them come here.
             classes: All class names, where known, for a score of logits in their order; otherwise they are found on the
                 way and sorted.
         """
@@ -130,11 +144,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         if isinstance(batches, Iterator):
             raise InputError("batches is an iterator that can be read only once; pass a list or another re-iterable")
         self._check_options()
-        opened = OpenedBatches(batches)
-        if opened.first is None:
-            raise InputError("batches is empty; pass at least one batch")
+        if isinstance(batches, SpreadBatches):
+            self._check_spread()
+        opened, some, width = _opened(batches)
         with self._all_or_nothing():
-            self.n_features_in_ = as_features(opened.first[0]).shape[1]
+            self.n_features_in_ = width
             self.__dict__.pop("feature_names_in_", None)
             columns = getattr(batches, "feature_names", None)
             if columns is not None:
@@ -143,8 +157,12 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
             names = self._declared(classes, self.n_features_in_)
             self._learn(opened, n_features=self.n_features_in_, classes=names)
             if classes is None:
-                self._check_order(opened)
+                self._check_order(some)
         return self
+
+    def _blank(self) -> Self:
+        """Return a detector of the same options that has learned nothing: all that work on spread rows has to carry."""
+        return type(self)(**self.get_params(deep=False))
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -221,7 +239,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
     def p_values(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the conformal p-value of each row under "in-distribution"; small speaks for out."""
         self._require_calibration()
-        return conformal_p_values(self.calibration_scores_, self.score_samples(X), assume_sorted=True)
+        return self._p_values(self.score_samples(X))
 
     def select_ood(self, X: ArrayLike, *, level: float = 0.1) -> NDArray[np.bool_]:
         """Return which rows of a batch to flag so that the expected share of false alarms among them is ≤ level."""
@@ -235,8 +253,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         names = self._class_names(features.shape[1])[nearest]
         if not self.is_calibrated:
             return Verdicts(scores, names, None, None)
-        p_values = conformal_p_values(self.calibration_scores_, scores, assume_sorted=True)
-        return Verdicts(scores, names, p_values, scores < self.offset_)
+        return Verdicts(scores, names, self._p_values(scores), scores < self.offset_)
 
     def explain(self, X: ArrayLike) -> Explanation:
         """Return why each row is judged as it is: nearest class, responsibilities, distances, score, p-value."""
@@ -297,7 +314,7 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         if X is not None:
             return self.calibrate_scores(self.evidence(X), tpr=tpr, confidence=confidence, method=method)
         self._require_calibration()
-        return self._set_threshold(self.calibration_scores_, tpr, confidence, method)
+        return self._set_threshold(self.ranked_calibration or self.calibration_scores_, tpr, confidence, method)
 
     def calibrate_scores(
         self,
@@ -315,29 +332,87 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         is the change to allow for where the rows themselves are computed, as a network's features are: one number, or
         one per score.
         """
-        given, slack = as_scores(scores), np.asarray(rounding, dtype=np.float64)
-        if slack.shape not in ((), given.shape) or not ((slack >= 0.0) & (slack < np.inf)).all():
-            raise InputError(
-                "rounding must be one finite number of at least 0, or one per score; leave it out for none"
-            )
-        with np.errstate(invalid="ignore"):
-            lowered = given - np.maximum(self._slack(given), slack)
-        return self._set_threshold(np.sort(np.where(np.isinf(given), given, lowered)), tpr, confidence, method)
+        given = as_scores(scores)
+        ordered = np.sort(lowered_scores(given, self._slack(given), rounding))
+        return self._set_threshold(ordered, tpr, confidence, method)
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how far rounding may move each of these scores."""
+    def calibrate_ranked(
+        self,
+        ranked: RankedScores,
+        *,
+        tpr: float | None = None,
+        confidence: float | None = None,
+        method: str | None = None,
+        rounding: float = 0.0,
+    ) -> Self:
+        """Set the threshold from the scores of more held-out rows than can be held, ranked by `rank_scores`.
+
+        In place of one score per row the detector keeps the ranked values, and so does its file. The threshold is that
+        of `calibrate_scores` where the score of its order was kept, else the nearest value below, which keeps all that
+        is promised; so it is too when `calibrate` moves the threshold later. P-values exceed those of all scores by the
+        precision of `rank_scores` at the most, and keep their guarantee.
+
+        Args:
+            ranked: The scores of rows that the fit has not seen, as `score_samples` has them.
+            tpr: The share of in-distribution rows to keep; the detector's own `tpr` unless given.
+            confidence: Ask for the PAC guarantee: with this confidence, at least `tpr` of new rows are kept.
+            method: `"conformal"` (the default), `"pac"` (the default with confidence) or `"quantile"`.
+            rounding: As in `calibrate_scores`, one number.
+
+        Raises:
+            CalibrationSizeError: Too few rows for the guarantee; the message says how many are needed.
+
+        >>> from gem_ood import GEM
+        >>> from gem_ood.thresholds import rank_scores, threshold_order
+        >>> rng = np.random.default_rng(0)
+        >>> detector = GEM().fit(rng.normal(size=(100, 2)))
+        >>> batches = [(detector.score_samples(rng.normal(size=(10_000, 2))), None) for _ in range(10)]
+        >>> ranked = rank_scores(batches, orders=lambda n: [threshold_order(n, tpr=0.95).order])
+        >>> detector.calibrate_ranked(ranked, tpr=0.95).threshold_.n_rows
+        100000
+        >>> len(detector.calibration_scores_) < 10_000
+        True
+        """
+        self._require_fit()
+        if not isinstance(ranked, RankedScores):
+            raise InputError(f"ranked is a {type(ranked).__name__}; pass RankedScores, or scores to calibrate_scores")
+        slack = self._slack(ranked.values, ranked.counts)
+        return self._set_threshold(lowered_ranks(ranked, slack, rounding), tpr, confidence, method)
+
+    @property
+    def ranked_calibration(self) -> RankedScores | None:
+        """What `calibrate_ranked` left of the calibration; None where `calibration_scores_` has one score per row."""
+        if self.calibration_ranks_ is None:
+            return None
+        return RankedScores(self.calibration_scores_, self.calibration_ranks_, self.threshold_.n_rows)
+
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Return how far rounding may move each of these scores; each stands for so many rows, or for one.
+
+        A higher score less its slack is no lower than a lower one less its own.
+        """
         return LOGIT_ROUNDING * np.abs(scores)
 
     def _set_threshold(
-        self, ordered: NDArray[np.float64], tpr: float | None, confidence: float | None, method: Any
+        self, kept: RankedScores | NDArray[np.float64], tpr: float | None, confidence: float | None, method: Any
     ) -> Self:
-        share = self.tpr if tpr is None else tpr
-        threshold = choose_threshold(ordered, tpr=share, confidence=confidence, method=method, assume_sorted=True)
-        self.calibration_scores_, self.threshold_, self.offset_ = ordered, threshold, threshold.value
+        options: dict[str, Any] = {"tpr": self.tpr if tpr is None else tpr, "confidence": confidence, "method": method}
+        if isinstance(kept, RankedScores):
+            threshold = kept.threshold(**options)
+            self.calibration_scores_, self.calibration_ranks_ = kept.values, kept.ranks
+        else:
+            threshold = choose_threshold(kept, assume_sorted=True, **options)
+            self.calibration_scores_, self.calibration_ranks_ = kept, None
+        self.threshold_, self.offset_ = threshold, threshold.value
         return self
 
+    def _p_values(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.calibration_ranks_ is None:
+            return conformal_p_values(self.calibration_scores_, scores, assume_sorted=True)
+        return ranked_p_values(self.calibration_scores_, self.calibration_ranks_, self.threshold_.n_rows, scores)
+
     def _forget_calibration(self) -> None:
-        for name in ("threshold_", "calibration_scores_", "offset_"):
+        for name in ("threshold_", "calibration_scores_", "calibration_ranks_", "offset_"):
             self.__dict__.pop(name, None)
 
     def _require_calibration(self) -> None:
@@ -371,10 +446,11 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
         validate_data(self, X, reset=False, skip_check_array=True)
         return features
 
-    def _check_width(self, features: NDArray[Any], expected: int) -> None:
+    @classmethod
+    def _check_width(cls, features: NDArray[Any], expected: int) -> None:
         if features.shape[1] != expected:
             raise InputError(
-                f"X has {features.shape[1]} features, but {type(self).__name__} is expecting {expected} features as "
+                f"X has {features.shape[1]} features, but {cls.__name__} is expecting {expected} features as "
                 f"input; pass the features it was fitted on"
             )
 
@@ -393,3 +469,17 @@ class Detector(OutlierMixin, BaseEstimator, ABC):
     @abstractmethod
     def _restore(self, tensors: dict[str, NDArray[Any]], values: dict[str, Any]) -> None:
         """Take back what `_state` returned."""
+
+
+def _opened(batches: Batches) -> tuple[Batches, Batches, int]:
+    """Return the batches to learn from, those that may be looked at besides, and the width of their rows."""
+    learned_from: Batches = batches
+    if isinstance(batches, SpreadBatches):
+        looked_at: Batches = batches.head()
+        first = next(iter(looked_at), None)
+    else:
+        learned_from = looked_at = opened = OpenedBatches(batches)
+        first = opened.first
+    if first is None:
+        raise InputError("batches is empty; pass at least one batch")
+    return learned_from, looked_at, as_features(first[0]).shape[1]

@@ -188,7 +188,7 @@ class ClassGaussians(Detector):
                 "fit_batches, or covariance='oas', which can"
             )
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         return ROUNDING * np.maximum(np.abs(scores), float(self.n_features_in_))
 
     def _class_names(self, n_features: int) -> NDArray[Any]:

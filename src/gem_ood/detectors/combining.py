@@ -8,6 +8,7 @@ table for independent p-values but from rows that neither the parts nor their p-
 import math
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,13 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
-from gem_ood.batches import Batches
+from gem_ood.batches import Batches, SpreadBatches
 from gem_ood.detectors.base import Detector
 from gem_ood.detectors.packing import refuse_damaged, take, take_draws, whole
-from gem_ood.detectors.sampling import Part, Sample
+from gem_ood.detectors.sampling import ContentSampler, Part, Sample
 from gem_ood.errors import CalibrationSizeError, FileFormatError, InputError
 from gem_ood.features import as_features, is_share
-from gem_ood.thresholds import Joining, check_joining, join_log_p_values, log_p_values
+from gem_ood.thresholds import Joining, RankedScores, check_joining, join_log_p_values, log_p_values
 
 __all__ = ["Combine"]
 
@@ -39,7 +40,9 @@ class Combine(Detector):
     score has its p-value, and the joined p-values of the second set the threshold. Both guarantees therefore hold for
     the joint verdict, conformal and PAC, however the parts depend on each other. Before `calibrate`, a sample of the
     training rows is the reference: the ranking is there, but a network is surer of rows that it was trained on. The
-    sample, at most 2,000 rows, is saved with the detector, so that a loaded one can stream and merge.
+    sample, at most 2,000 rows, is saved with the detector, so that a loaded one can stream and merge. From rows that
+    are spread over a cluster it is drawn by content: it differs from that of `fit`, but is the same however the rows
+    are parted.
 
     Args:
         detectors: The parts; `fit` fits copies of them. All must read features, through a head where they need one, or
@@ -125,11 +128,22 @@ class Combine(Detector):
         parts: list[Detector] = [clone(part) for part in self.detectors]
         for part in parts:
             part.fit_batches(batches, classes=classes)
+        sample = self._sampled(batches, n_features)
+        self.detectors_, self._sample, self._references = parts, sample, None
+        self._references = self._provisional()
+
+    def _check_spread(self) -> None:
+        for part in self.detectors:
+            part._check_spread()
+
+    def _sampled(self, batches: Batches, n_features: int) -> Sample:
+        if isinstance(batches, SpreadBatches):
+            sampler = ContentSampler.of(size=SAMPLE_ROWS, n_features=n_features, seed=self.random_state)
+            return batches.reduce(partial(_sample_part, sampler=sampler), sampler.merge)
         sample = Sample()
         for X, _ in batches:
             sample = sample.add(as_features(X), size=SAMPLE_ROWS, seed=self.random_state)
-        self.detectors_, self._sample, self._references = parts, sample, None
-        self._references = self._provisional()
+        return sample
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
         """Add a batch of rows to what the parts learned; the threshold, if any, is forgotten.
@@ -203,7 +217,7 @@ class Combine(Detector):
             lowered = np.column_stack([scores - part._slack(scores) for part, scores in columns])
         return np.where(np.isinf(evidence), evidence, lowered)
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         return np.asarray(JOINT_ROUNDING * np.maximum(np.abs(scores), 1.0))
 
     def _details(self, features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
@@ -260,6 +274,13 @@ class Combine(Detector):
                     f"set the threshold)"
                 ) from error
 
+    def calibrate_ranked(self, ranked: RankedScores, **options: Any) -> Self:
+        """Raise: what calibrates a combination is one score per row and part, and these have no ranks."""
+        raise InputError(
+            "a Combine is calibrated on the scores of all its parts, row by row, which cannot be ranked; pass "
+            "evidence(rows) of a sample of the rows to calibrate_scores"
+        )
+
     # Storage
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -301,6 +322,13 @@ class Combine(Detector):
         kinds = [type(part) for part in self.detectors_]
         if kinds != [type(part) for part in self.detectors]:
             raise FileFormatError("the parts differ from the options; save the detector again")
+
+
+def _sample_part(batches: Batches, *, sampler: ContentSampler) -> Sample:
+    sample = Sample()
+    for X, _ in batches:
+        sample = sampler.add(sample, as_features(X))
+    return sampler.settled(sample)
 
 
 def _twin(part: Detector) -> Any:

@@ -1,15 +1,17 @@
 """GaussianDetector: what the detectors share that compare features with class means under one tied covariance."""
 
+import operator
 import warnings
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from gem_ood.batches import Batches
+from gem_ood.batches import Batches, reduce_rows
 from gem_ood.detectors.base import Detector
 from gem_ood.detectors.packing import pack_gaussians, pack_statistics, unpack_gaussians, unpack_statistics
 from gem_ood.errors import InputError, NotFittedError, RankWarning
@@ -27,6 +29,7 @@ from gem_ood.gaussians import (
     merge,
     tied_covariance,
 )
+from gem_ood.gaussians.statistics import Prepare
 
 __all__ = ["GaussianDetector"]
 
@@ -120,36 +123,32 @@ class GaussianDetector(Detector):
         array([[1.]])
         """
         self._check_options()
-        declared = None if classes is None else np.asarray(classes)
-        accumulator: Accumulator | None = None
-        for X, labels in batches:
-            features, names = as_features(X), declared
-            if labels is not None and names is None:
-                names = np.unique(as_labels(labels, len(features)))
-            if accumulator is None:
-                accumulator = Accumulator(n_features=features.shape[1], classes=names)
-            elif declared is None and names is not None and accumulator.is_labelled:
-                accumulator.declare(names)
-            accumulator.add(features, labels, prepare=unit_length if self.normalize else None)
-        if accumulator is None:
-            raise InputError("batches is empty; pass at least one batch")
-        return accumulator.statistics()
+        return self._collect(batches, None if classes is None else np.asarray(classes))
+
+    @property
+    def _prepare(self) -> Prepare | None:
+        return unit_length if self.normalize else None
+
+    def _collect(self, batches: Batches, classes: NDArray[Any] | None, n_features: int | None = None) -> Statistics:
+        work = partial(_collect_part, n_features=n_features, classes=classes, prepare=self._prepare)
+        return reduce_rows(batches, work, merge)
+
+    def _with_fourth_moment(self, statistics: Statistics, batches: Batches) -> Statistics:
+        """Return the statistics as the covariance wants them: ledoit-wolf reads the rows once more."""
+        if self.covariance != "ledoit-wolf":
+            return statistics
+        work = partial(_fourth_moment, statistics=statistics.without_scatter(), prepare=self._prepare)
+        return replace(statistics, fourth_moment=reduce_rows(batches, work, operator.add))
 
     def _learn(self, batches: Batches, *, n_features: int, classes: NDArray[Any] | None) -> None:
-        prepare = unit_length if self.normalize else None
-        statistics = self.collect(batches, classes=classes)
+        statistics = self._collect(batches, classes, n_features)
         if self.relative:
             _require_two_classes(statistics)
-        if self.covariance == "ledoit-wolf":
-            statistics = replace(statistics, fourth_moment=fourth_moment(statistics, batches, prepare=prepare))
+        statistics = self._with_fourth_moment(statistics, batches)
         self._adopt(statistics)
         self._gaussians = TiedGaussians.from_statistics(statistics, covariance=self.covariance, priors=self.priors)
         if self.relative:
-            pooled = statistics.pooled()
-            if self.covariance == "ledoit-wolf":
-                moment = fourth_moment(pooled, _Unlabelled(batches), prepare=prepare)
-                pooled = replace(pooled, fourth_moment=moment)
-            self._background = self._one_gaussian(pooled)
+            self._background = self._one_gaussian(self._with_fourth_moment(statistics.pooled(), batches))
 
     def fit_statistics(self, statistics: Statistics) -> Self:
         """Fit to rows by the statistics collected from them elsewhere: in another process or on another machine.
@@ -210,7 +209,7 @@ class GaussianDetector(Detector):
             accumulator = self._opened(features, y, classes)
             self._check_width(features, accumulator.n_features)
             validate_data(self, X, reset="n_features_in_" not in self.__dict__, skip_check_array=True)
-            accumulator.add(features, y, prepare=unit_length if self.normalize else None)
+            accumulator.add(features, y, prepare=self._prepare)
             self._accumulator, self.n_features_in_ = accumulator, features.shape[1]
             self._statistics = self._gaussians = self._background = None
             self._forget_calibration()
@@ -241,7 +240,7 @@ class GaussianDetector(Detector):
             joined._background = joined.background_
         return joined
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         is_wide = self.normalize or self.relative
         scored_narrow = not is_wide and self.gaussians_.working_dtype(np.float32) == np.float32
         rounding = FLOAT32_ROUNDING if scored_narrow else FLOAT64_ROUNDING
@@ -305,6 +304,29 @@ def _require_two_classes(statistics: Statistics) -> None:
         raise InputError(
             "a relative score compares classes with all rows together; pass labels of at least two classes"
         )
+
+
+def _collect_part(
+    batches: Batches, *, n_features: int | None, classes: NDArray[Any] | None, prepare: Prepare | None
+) -> Statistics:
+    """Return the statistics of these rows, which must have the width, if it is given; classes not given are found."""
+    accumulator: Accumulator | None = None
+    for X, labels in batches:
+        features, names = as_features(X), classes
+        if labels is not None and names is None:
+            names = np.unique(as_labels(labels, len(features)))
+        if accumulator is None:
+            accumulator = Accumulator(n_features=n_features or features.shape[1], classes=names)
+        elif classes is None and names is not None and accumulator.is_labelled:
+            accumulator.declare(names)
+        accumulator.add(features, labels, prepare=prepare)
+    if accumulator is None:
+        raise InputError("batches is empty; pass at least one batch")
+    return accumulator.statistics()
+
+
+def _fourth_moment(batches: Batches, *, statistics: Statistics, prepare: Prepare | None) -> float:
+    return fourth_moment(statistics, batches if statistics.is_labelled else _Unlabelled(batches), prepare=prepare)
 
 
 class _Unlabelled:

@@ -4,9 +4,11 @@ X is features where a `head` is given, and logits where it is not. `LogitDetecto
 sums over the rows is in `summing.py`.
 """
 
+import operator
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 
-from gem_ood.batches import Batches
+from gem_ood.batches import Batches, reduce_rows
 from gem_ood.detectors.base import Detector
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.naming import labels_met, places_of, sorted_names
@@ -38,14 +40,28 @@ FEATURE_ROUNDING = 1e-10
 ROWS_TO_CHECK_NAMES = 10_000
 
 
-def feature_slack(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def feature_slack(scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
     """Return how far rounding may move scores that are differences of larger terms.
+
+    Each score stands for so many rows, or for one: the usual size is the median of all.
 
     >>> feature_slack(np.array([0.0, 1.0, -3.0])).tolist()
     [1e-10, 1e-10, 3e-10]
+    >>> feature_slack(np.array([0.0, 1.0, -3.0]), np.array([1, 1, 3])).tolist()
+    [3e-10, 3e-10, 3e-10]
     """
     sizes = np.abs(scores)
-    return np.asarray(FEATURE_ROUNDING * np.maximum(sizes, np.median(sizes)))
+    return np.asarray(
+        FEATURE_ROUNDING * np.maximum(sizes, np.median(sizes if counts is None else _middle(sizes, counts)))
+    )
+
+
+def _middle(sizes: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the two numbers in the middle of these, each as often as it counts."""
+    order = np.argsort(sizes)
+    up_to, n_rows = np.cumsum(counts[order]), int(counts.sum())
+    places = np.searchsorted(up_to, [(n_rows - 1) // 2, n_rows // 2], side="right")
+    return np.asarray(sizes[order[places]])
 
 
 class Chunk(NamedTuple):
@@ -234,15 +250,7 @@ class LogitDetector(HeadDetector):
     def _read(self, batches: Batches, n_features: int) -> set[Any]:
         """Check all rows, and return the labels met."""
         self._check_head(n_features)
-        found: set[Any] = set()
-        first_row = 0
-        for X, y in batches:
-            features = as_features(X)
-            for rows in chunks(len(features), rows_per_chunk(n_features)):
-                refuse_non_finite(features[rows], first_row=first_row + rows.start)
-            first_row += len(features)
-            found |= labels_met(y, len(features))
-        return found
+        return reduce_rows(batches, partial(_read_part, kind=type(self), n_features=n_features), operator.or_)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike | None = None, *, classes: ArrayLike | None = None) -> Self:
         """Take the class names of one more batch; there is nothing else to learn. The threshold is forgotten."""
@@ -288,3 +296,17 @@ class LogitDetector(HeadDetector):
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
         return tags
+
+
+def _read_part(batches: Batches, *, kind: type[Detector], n_features: int) -> set[Any]:
+    """Check these rows of a fit of this kind, and return the labels met."""
+    found: set[Any] = set()
+    first_row = 0
+    for X, y in batches:
+        features = as_features(X)
+        kind._check_width(features, n_features)
+        for rows in chunks(len(features), rows_per_chunk(n_features)):
+            refuse_non_finite(features[rows], first_row=first_row + rows.start)
+        first_row += len(features)
+        found |= labels_met(y, len(features))
+    return found

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gem_ood.batches import Batches
+from gem_ood.batches import Batches, reduce_rows
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, as_labels
 
@@ -38,12 +38,21 @@ def names_found(batches: Batches) -> NDArray[Any] | None:
     >>> names_found([([[0.0], [1.0]], ["b", "a"])])
     array(['a', 'b'], dtype='<U1')
     """
+    found = reduce_rows(batches, _labels_of_all, _joined)
+    return None if found is None else np.array(sorted_names(found))
+
+
+def _labels_of_all(batches: Batches) -> set[Any] | None:
     found: set[Any] = set()
     for X, y in batches:
         if y is None:
             return None
         found |= labels_met(y, len(as_features(X)))
-    return np.array(sorted_names(found))
+    return found
+
+
+def _joined(one: set[Any] | None, other: set[Any] | None) -> set[Any] | None:
+    return None if one is None or other is None else one | other
 
 
 def places_of(labels: NDArray[Any], names: NDArray[Any] | None, n_logits: int) -> NDArray[np.intp]:

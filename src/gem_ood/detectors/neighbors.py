@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.batches import Batches
-from gem_ood.detectors.bank_base import BankDetector, Ready
+from gem_ood.detectors.bank_base import BankDetector, Gathered, Ready
 from gem_ood.detectors.base import LOGIT_ROUNDING
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector, feature_slack
@@ -53,7 +53,9 @@ class KNN(BankDetector):
             Where the bank is a share of the rows, take the same share of k.
         normalize: Scale every row to unit length first, as the paper does.
         bank: Which training rows to keep: None keeps all, a share (the paper's α) keeps about that share at random
-            but at least 1,000 rows, a whole number keeps so many.
+            but at least 1,000 rows, a whole number keeps so many. From rows that are spread over a cluster, of which
+            not all can be kept, the sample is drawn by content: it differs from that of `fit`, but is the same however
+            the rows are parted.
         index: `"exact"` compares each row with the whole bank. `"clusters"` sorts the bank into about √n lists by
             k-means when it is fitted, and each row visits only some of them.
         probes: How many lists a row visits. None visits all that can hold a neighbour, so scores stay exact: that pays
@@ -173,7 +175,7 @@ class KNN(BankDetector):
                 distances[:, place] = Bank.of(members, self._prepare).kth_distances(features, 1)
         return shares, distances
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         # Differences of two rows are exact to the last place, so a distance is relatively; but scaling to unit length
         # rounds each entry by its own size, which shows where the distance is near zero.
         return LOGIT_ROUNDING * np.abs(scores) + (UNIT_ROUNDING if self.normalize else 0.0)
@@ -217,7 +219,9 @@ class NNGuide(BankDetector, HeadDetector):
         head: The classifier's last layer; X is the features that it reads.
         k: How many neighbours guide; 10 in the paper.
         bank: Which training rows to keep: a share keeps about that share at random but at least 1,000 rows (1 % is the
-            paper's for ImageNet), a whole number keeps so many, None keeps all.
+            paper's for ImageNet), a whole number keeps so many, None keeps all. From rows that are spread over a
+            cluster, of which not all can be kept, the sample is drawn by content: it differs from that of `fit`, but is
+            the same however the rows are parted.
         calibration: Share of the rows of `fit` to hold back and calibrate on; None never calibrates in `fit`.
         tpr: The share of in-distribution rows to keep where `calibrate` is not told otherwise.
         random_state: Seed of the hold-out and of the rows that a bank keeps.
@@ -255,9 +259,9 @@ class NNGuide(BankDetector, HeadDetector):
             guides[part] = unit_length(rows[part]) * energy(self._logits(rows[part]))[:, np.newaxis]
         return sample, ProductBank.of(guides)
 
-    def _add(self, sample: Sample, batches: Batches, n_features: int, found: set[Any]) -> Sample:
+    def _gather(self, sample: Sample, batches: Batches, n_features: int) -> Gathered:
         self._check_head(n_features)
-        return super()._add(sample, batches, n_features, found)
+        return super()._gather(sample, batches, n_features)
 
     def _name(self, found: set[Any], classes: NDArray[Any] | None, *, is_first: bool) -> None:
         self._name_logits(found, classes, self.n_features_in_, anew=is_first)
@@ -272,8 +276,8 @@ class NNGuide(BankDetector, HeadDetector):
         largest = np.finfo(np.float64).max
         return np.clip(scores, -largest, largest, out=scores)
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        return feature_slack(scores)
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        return feature_slack(scores, counts)
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         tensors, values = super()._state()

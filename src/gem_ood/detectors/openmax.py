@@ -1,12 +1,13 @@
 """OpenMax: the probability that a row belongs to none of the classes, by the tails of their distances."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.batches import Batches
+from gem_ood.batches import Batches, reduce_rows
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector, feature_slack
 from gem_ood.detectors.naming import names_found
@@ -102,11 +103,11 @@ class OpenMax(HeadDetector):
         self._check_head(n_features)
         n_logits = self._n_logits(n_features)
         names = names_found(batches) if classes is None else classes
-        found: set[Any] = set()
-        centres = ClassMeans(self._means(batches, n_features, names, found), distance=self.distance)
-        tails = _Tails(n_logits, int(self.tail_size))
-        for logits, places in self._correct(batches, n_features, names):
-            tails.add(places, centres.distances(logits, places[:, np.newaxis])[:, 0])
+        reader = self._blank()
+        totals = reduce_rows(batches, partial(reader._totals, n_features=n_features, names=names), _Totals.merge)
+        centres = ClassMeans(totals.means(), distance=self.distance)
+        work = partial(reader._tails, n_features=n_features, names=names, centres=centres)
+        tails = reduce_rows(batches, work, _Tails.merge)
         smallest, shapes, log_scales = np.zeros((3, n_logits))
         for place, tail in tails:
             shapes[place], log_scales[place] = fit_weibull(tail)
@@ -116,21 +117,25 @@ class OpenMax(HeadDetector):
                 "no class has two correctly classified rows at different distances from their mean; pass more rows, or "
                 "labels and logits in the same order"
             )
-        self._name_logits(found, classes, n_features, anew=True)
+        self._name_logits(totals.found, classes, n_features, anew=True)
         self._model, self._distance = ActivationModel(centres, smallest, shapes, log_scales), self.distance
 
-    def _means(
-        self, batches: Batches, n_features: int, names: NDArray[Any] | None, found: set[Any]
-    ) -> NDArray[np.float64]:
+    def _totals(self, batches: Batches, *, n_features: int, names: NDArray[Any] | None) -> "_Totals":
         n_logits = self._n_logits(n_features)
         sums, counts = np.zeros((n_logits, n_logits)), np.zeros(n_logits)
+        found: set[Any] = set()
         for logits, places in self._correct(batches, n_features, names, found):
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 sums += class_sums(logits, places, n_logits)
             counts += np.bincount(places, minlength=n_logits)
-        if not np.isfinite(sums).all():
-            raise InputError("the logits are too large for float64 to sum; scale them down")
-        return sums / np.maximum(counts, 1.0)[:, np.newaxis]
+        return _Totals(sums, counts, found)
+
+    def _tails(self, batches: Batches, *, n_features: int, names: NDArray[Any] | None, centres: ClassMeans) -> "_Tails":
+        tails = _Tails(self._n_logits(n_features), int(self.tail_size))
+        for logits, places in self._correct(batches, n_features, names):
+            tails.add(places, centres.distances(logits, places[:, np.newaxis])[:, 0])
+        tails.prune()
+        return tails
 
     def _correct(
         self, batches: Batches, n_features: int, names: NDArray[Any] | None, found: set[Any] | None = None
@@ -145,8 +150,8 @@ class OpenMax(HeadDetector):
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
         return openmax(logits, model=self._model, alpha=self.alpha)
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        return feature_slack(scores)
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        return feature_slack(scores, counts)
 
     def _state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         tensors, values = super()._state()
@@ -177,10 +182,30 @@ class OpenMax(HeadDetector):
         self._model = ActivationModel(ClassMeans(means, distance=self._distance), *per_class)
 
 
+class _Totals(NamedTuple):
+    """The sums of the logits of correctly classified rows of each class, how many they are, and all labels met."""
+
+    sums: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    found: set[Any]
+
+    def merge(self, other: "_Totals") -> "_Totals":
+        """Return the totals of the rows of both."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _Totals(self.sums + other.sums, self.counts + other.counts, self.found | other.found)
+
+    def means(self) -> NDArray[np.float64]:
+        """Return the mean logits of each class; zeros for a class without rows."""
+        if not np.isfinite(self.sums).all():
+            raise InputError("the logits are too large for float64 to sum; scale them down")
+        return np.asarray(self.sums / np.maximum(self.counts, 1.0)[:, np.newaxis])
+
+
 class _Tails:
     """The largest distances of every class, kept while rows stream by."""
 
     def __init__(self, n_classes: int, size: int) -> None:
+        self._n_classes = n_classes
         self._size = size
         self._limit = 2 * n_classes * size + ROWS_WAITING
         self._places: list[NDArray[np.intp]] = []
@@ -195,9 +220,21 @@ class _Tails:
         self._distances.append(distances)
         self._n_waiting += len(places)
         if self._n_waiting > self._limit:
-            self._prune()
+            self.prune()
 
-    def _prune(self) -> None:
+    def merge(self, other: "_Tails") -> "_Tails":
+        """Return the largest distances of the rows of both."""
+        joined = _Tails(self._n_classes, self._size)
+        for tails in (self, other):
+            for places, distances in zip(tails._places, tails._distances, strict=True):
+                joined.add(places, distances)
+        joined.prune()
+        return joined
+
+    def prune(self) -> None:
+        """Drop all but the largest distances of each class."""
+        if not self._n_waiting:
+            return
         places, distances = np.concatenate(self._places), np.concatenate(self._distances)
         order = np.lexsort((-distances, places))
         places, distances = places[order], distances[order]
@@ -208,6 +245,6 @@ class _Tails:
     def __iter__(self) -> Iterator[tuple[int, NDArray[np.float64]]]:
         if not self._n_waiting:
             return
-        self._prune()
+        self.prune()
         places, starts = np.unique(self._places[0], return_index=True)
         yield from zip(places.tolist(), np.split(self._distances[0], starts[1:]), strict=True)

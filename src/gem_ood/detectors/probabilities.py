@@ -286,8 +286,8 @@ class KLMatching(SummedDetector):
     def _settle(self, sums: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
         return log_templates(sums["probabilities"], sums["counts"])
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.maximum(super()._slack(scores), DIVERGENCE_ROUNDING)
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        return np.maximum(super()._slack(scores, counts), DIVERGENCE_ROUNDING)
 
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
         return kl_matching(logits, log_templates=self._learned)

@@ -1,5 +1,6 @@
 """What a detector answers with: verdicts for many rows, and an explanation for a few."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,13 @@ class Verdicts:
         if self.p_value is not None and self.is_ood is not None:
             columns |= {"p_value": self.p_value, "is_ood": self.is_ood}
         return columns | {"nearest_class": self.nearest_class}
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Verdicts]") -> "Verdicts":
+        """Return the verdicts on rows that follow one another, by one detector, as one."""
+        columns = [part.columns() for part in parts]
+        whole = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
+        return cls(whole["score"], whole["nearest_class"], whole.get("p_value"), whole.get("is_ood"))
 
 
 @dataclass(frozen=True, eq=False)

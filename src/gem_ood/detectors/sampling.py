@@ -2,6 +2,12 @@
 
 The i-th row of the stream draws the i-th random number of a seed, and the rows with the smallest numbers stay: so
 batches, streams and loaded files keep the rows that one fit keeps, in the same order.
+
+Rows that are spread over many places have no i-th among them, so there the sample is drawn by content: the number of a
+row is a hash of its features and the seed (`ContentSampler`), and the rows with the smallest numbers stay, in the order
+of their numbers. That is another sample than the one of a stream, but the same however the rows are parted. Equal rows
+draw equal numbers, so they stay or go together, and of each at most 1,000 copies stay: it is made for rows that mostly
+differ, as features do.
 """
 
 from dataclasses import dataclass
@@ -11,12 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
-from gem_ood.features import is_count, is_share
+from gem_ood.features import chunks, is_count, is_share, rows_per_chunk
 
-__all__ = ["Part", "Sample", "Size", "check_seed", "check_size"]
+__all__ = ["ContentSampler", "Part", "Sample", "Size", "check_seed", "check_size"]
 
 #: A sample that is a share of the rows keeps at least this many, if there are so many: fewer save nothing.
 FEWEST_ROWS = 1000
+
+#: Of equal rows, which have the same number if it is drawn by content, so many stay at most: were all of them kept, a
+#: row that is met very often could fill a sample, and a share of the rows would have no bound.
+MOST_COPIES = 1000
 
 #: None keeps all rows, a share about that share of them but at least FEWEST_ROWS, a whole number so many.
 Size = float | int | None
@@ -63,16 +73,12 @@ class Sample:
             size: As `Size`, the same throughout.
             seed: Anything that `numpy.random.default_rng` takes, the same throughout.
         """
-        if self.parts and (self.parts[0].labels is None) != (labels is None):
-            raise InputError("some batches have labels and others have none; pass labels for all rows or for none")
+        self._refuse_mixed(labels)
         if size is None:
             return self._extended(Part(_copied(rows), None if labels is None else labels.copy(), None), len(rows))
         draws = _draws(seed, self.n_seen, len(rows))
-        picked = _smallest(draws, size)
-        part = Part(_copied(rows[picked]), None if labels is None else labels[picked], draws[picked])
-        joined = self._extended(part, len(rows))
-        limit = size if is_count(size) else max(FEWEST_ROWS, size * joined.n_seen)
-        return joined.settled(size) if joined.n_kept > 2 * limit + FEWEST_ROWS else joined
+        joined = self._picked(rows, labels, draws, _smallest(draws, size))
+        return joined.settled(size) if joined._is_full(size) else joined
 
     def settled(self, size: Size) -> "Sample":
         """Return the sample as one part, with no more rows than are wanted."""
@@ -107,17 +113,100 @@ class Sample:
             part = part._replace(draws=dealt)
         return mine._extended(part, theirs.n_seen).settled(size)
 
+    def _refuse_mixed(self, labels: NDArray[Any] | None) -> None:
+        if self.parts and (self.parts[0].labels is None) != (labels is None):
+            raise InputError("some batches have labels and others have none; pass labels for all rows or for none")
+
+    def _picked(
+        self, rows: NDArray[Any], labels: NDArray[Any] | None, draws: NDArray[np.float64], picked: NDArray[np.intp]
+    ) -> "Sample":
+        """Return the sample with copies of these rows of a batch added."""
+        part = Part(_copied(rows[picked]), None if labels is None else labels[picked], draws[picked])
+        return self._extended(part, len(rows))
+
+    def _is_full(self, size: Any) -> bool:
+        """Whether so many rows are held that those which will not stay should go."""
+        limit = size if is_count(size) else max(FEWEST_ROWS, size * self.n_seen)
+        return bool(self.n_kept > 2 * limit + FEWEST_ROWS)
+
     def _extended(self, part: Part, n_seen: int) -> "Sample":
         if self.parts:
             first = self.parts[0]
             if first.rows.shape[1] != part.rows.shape[1]:
-                raise InputError(
-                    f"some rows have {first.rows.shape[1]} features and others {part.rows.shape[1]}; pass rows of one "
-                    f"width"
-                )
+                raise _other_widths(first.rows.shape[1], part.rows.shape[1])
             if (first.draws is None) != (part.draws is None):
                 raise InputError("all of some rows are kept and a sample of others; keep the same size throughout")
         return Sample((*self.parts, part), self.n_seen + n_seen)
+
+
+@dataclass(frozen=True, eq=False)
+class ContentSampler:
+    """Draws a sample of rows that are spread: numbers are hashes of the rows, so the parts' samples merge into one.
+
+    Attributes:
+        size: How many rows stay: a share of them or a whole number, as `Size`.
+        multipliers: One odd number for each feature, drawn from the seed.
+        offset: Another number drawn from it, which all rows start from.
+
+    >>> rows = np.arange(8.0)[:, np.newaxis]
+    >>> sampler = ContentSampler.of(size=3, n_features=1, seed=0)
+    >>> once = sampler.settled(sampler.add(Sample(), rows))
+    >>> parts = [sampler.add(Sample(), part) for part in (rows[5:], rows[:2], rows[2:5])]
+    >>> parted = sampler.merge(parts[0], sampler.merge(parts[1], parts[2]))
+    >>> once.rows.ravel(), parted.rows.ravel()
+    (array([7., 5., 0.]), array([7., 5., 0.]))
+    """
+
+    size: float | int
+    multipliers: NDArray[np.uint64]
+    offset: np.uint64
+
+    @classmethod
+    def of(cls, *, size: float | int, n_features: int, seed: Any) -> "ContentSampler":
+        """Return the sampler of a seed, which is anything that `numpy.random.default_rng` takes."""
+        numbers = np.random.default_rng(seed).integers(0, 1 << 64, size=n_features + 1, dtype=np.uint64)
+        return cls(size, numbers[1:] | np.uint64(1), numbers[0])
+
+    def draws(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the number of each row, from 0 to 1: equal rows have equal numbers, whatever their type of float."""
+        if rows.shape[1] != len(self.multipliers):
+            raise _other_widths(len(self.multipliers), rows.shape[1])
+        sums = np.empty(len(rows), dtype=np.uint64)
+        for part in chunks(len(rows), rows_per_chunk(2 * rows.shape[1])):
+            bits = np.add(rows[part], 0.0, dtype=np.float64).view(np.uint64)  # the sum turns minus zero into zero
+            # A product keeps the zeros that a number ends in, as every float32 does: fold the leading bits down there.
+            folded = bits >> np.uint64(32)
+            folded ^= bits >> np.uint64(52)
+            folded ^= bits
+            folded *= self.multipliers
+            np.sum(folded, axis=1, out=sums[part])
+        return _mixed(sums + self.offset)
+
+    def add(self, sample: Sample, rows: NDArray[Any], labels: NDArray[Any] | None = None) -> Sample:
+        """Return the sample with these rows added; only a few more than will stay are held meanwhile."""
+        sample._refuse_mixed(labels)
+        draws = self.draws(rows)
+        joined = sample._picked(rows, labels, draws, self._stay(draws, labels))
+        return self.settled(joined) if joined._is_full(self.size) else joined
+
+    def settled(self, sample: Sample) -> Sample:
+        """Return the sample as one part, with the rows that stay in the order of their numbers."""
+        whole = sample.settled(None)
+        return whole.ordered(self._stay(whole.parts[0].draws, whole.parts[0].labels))
+
+    def merge(self, one: Sample, other: Sample) -> Sample:
+        """Return the settled sample of both."""
+        one._refuse_mixed(other.parts[0].labels)
+        first, second = self.settled(one), self.settled(other)
+        return self.settled(first._extended(second.parts[0], second.n_seen))
+
+    def _stay(self, draws: Any, labels: NDArray[Any] | None) -> NDArray[np.intp]:
+        """Return where the rows that stay are, in the order of their numbers and, of equal rows, their labels."""
+        order = np.argsort(draws, kind="stable") if labels is None else np.lexsort((labels, draws))
+        ordered = draws[order]
+        nth_copy = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+        order = order[nth_copy < MOST_COPIES]
+        return np.asarray(order[: _n_stay(draws[order], self.size)])
 
 
 def check_size(size: Any, *, name: str) -> None:
@@ -146,8 +235,25 @@ def _draws(seed: Any, n_before: int, n_rows: int) -> NDArray[np.float64]:
 def _smallest(draws: NDArray[np.float64] | None, size: Any) -> NDArray[np.intp]:
     """Return where the draws that stay are: as many of the smallest as asked, or those below the share."""
     assert draws is not None
-    n_stay = size if is_count(size) else max(FEWEST_ROWS, int(np.count_nonzero(draws < size)))
-    return np.sort(np.argsort(draws, kind="stable")[:n_stay])
+    return np.sort(np.argsort(draws, kind="stable")[: _n_stay(draws, size)])
+
+
+def _n_stay(draws: NDArray[np.float64], size: Any) -> int:
+    return int(size) if is_count(size) else max(FEWEST_ROWS, int(np.count_nonzero(draws < size)))
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return numbers from 0 to 1 in which every bit of these counts: the finaliser of SplitMix64, and 53 bits of it."""
+    mixed = numbers ^ (numbers >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return np.asarray((mixed >> np.uint64(11)) * 2.0**-53)
+
+
+def _other_widths(one: int, other: int) -> InputError:
+    return InputError(f"some rows have {one} features and others {other}; pass rows of one width")
 
 
 def _copied(rows: NDArray[Any]) -> NDArray[Any]:

@@ -13,9 +13,9 @@ from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector
 from gem_ood.detectors.packing import class_names, number, refuse_damaged, take, whole
 from gem_ood.detectors.registry import detector_class, name_of
-from gem_ood.errors import FileFormatError, NotFittedError
+from gem_ood.errors import FileFormatError, InputError, NotFittedError
 from gem_ood.features import is_count, is_share
-from gem_ood.thresholds import Threshold
+from gem_ood.thresholds import RankedScores, Threshold
 
 __all__ = ["load", "pack", "save", "unpack"]
 
@@ -45,6 +45,8 @@ def pack(detector: Detector) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     if detector.is_calibrated:
         header["threshold"] = asdict(detector.threshold_)
         tensors["calibration.scores"] = detector.calibration_scores_
+        if detector.calibration_ranks_ is not None:
+            tensors["calibration.ranks"] = detector.calibration_ranks_
     return tensors, header
 
 
@@ -92,10 +94,10 @@ def _rebuild(tensors: dict[str, NDArray[Any]], header: dict[str, Any]) -> Detect
         detector.feature_names_in_ = np.array(columns, dtype=object)
     if header["threshold"] is not None:
         threshold = _checked_threshold(Threshold(**header["threshold"]))
-        scores = tensors.get("calibration.scores")
-        if scores is None or not _fits(threshold, scores):
+        scores, ranks = tensors.get("calibration.scores"), tensors.get("calibration.ranks")
+        if scores is None or not _fits(threshold, scores, ranks):
             raise FileFormatError("the calibration scores are missing or damaged; calibrate and save again")
-        detector.calibration_scores_ = scores
+        detector.calibration_scores_, detector.calibration_ranks_ = scores, ranks
         detector.threshold_, detector.offset_ = threshold, threshold.value
     return detector
 
@@ -135,13 +137,25 @@ def _refuse_unnamed(detector: Detector, tensors: dict[str, NDArray[Any]]) -> Non
     refuse_damaged(unnamed, "options", f"names no use for the array {min(unnamed, default='')!r}")
 
 
-def _fits(threshold: Threshold, scores: NDArray[Any]) -> bool:
+def _fits(threshold: Threshold, scores: NDArray[Any], ranks: NDArray[Any] | None) -> bool:
+    """Return whether this is a threshold of these scores: of all in order, or of some with their ranks among all."""
     if not is_count(threshold.n_rows) or not is_count(threshold.order):
         return False
-    if scores.shape != (threshold.n_rows,) or scores.dtype != np.float64 or np.isnan(scores).any():
+    if scores.ndim != 1 or len(scores) == 0 or scores.dtype != np.float64 or np.isnan(scores).any():
         return False
-    is_sorted = bool((scores[1:] >= scores[:-1]).all())
-    return is_sorted and 1 <= threshold.order <= len(scores) and threshold.value == scores[threshold.order - 1]
+    if ranks is not None:
+        return ranks.dtype == np.int64 and _fits_ranks(threshold, scores, ranks)
+    is_whole = len(scores) == threshold.n_rows and bool((scores[1:] >= scores[:-1]).all())
+    return is_whole and threshold.order <= len(scores) and bool(threshold.value == scores[threshold.order - 1])
+
+
+def _fits_ranks(threshold: Threshold, scores: NDArray[Any], ranks: NDArray[Any]) -> bool:
+    try:
+        RankedScores(scores, ranks, threshold.n_rows)
+    except InputError:
+        return False
+    at = np.flatnonzero(ranks == threshold.order)
+    return len(at) == 1 and bool(threshold.value == scores[at[0]])
 
 
 def _pack_options(detector: Detector, place: str, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:

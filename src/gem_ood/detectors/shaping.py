@@ -5,11 +5,10 @@ the class of the largest unshaped logit.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gem_ood.batches import Batches
 from gem_ood.detectors.head import Head
@@ -97,7 +96,7 @@ class ReAct(SummedDetector):
         return quantile(sums["activations"], float(self.share))
 
     def _settle_fit(self, batches: Batches, sums: dict[str, NDArray[np.float64]]) -> float:
-        return exact_quantile(_Rows(batches), sums["activations"], float(self.share))
+        return exact_quantile(batches, sums["activations"], float(self.share))
 
     def _settle_loaded(self, sums: dict[str, NDArray[np.float64]], values: dict[str, Any]) -> float:
         clip, counts = number(values["clip"], "clip"), sums["activations"]
@@ -126,16 +125,6 @@ class ReAct(SummedDetector):
         return tensors, values | {"clip": self.clip_}
 
 
-class _Rows:
-    """The same batches without their labels."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[ArrayLike]:
-        return (X for X, _ in self._batches)
-
-
 class _RowShaping(LogitDetector):
     """What ASH and SCALE share: each row is shaped by itself, so there is nothing to learn."""
 
@@ -150,8 +139,8 @@ class _RowShaping(LogitDetector):
         super()._check_options()
         check_share(self._share)
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        return feature_slack(scores)  # sharpening multiplies the rounding of terms that cancel
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        return feature_slack(scores, counts)  # sharpening multiplies the rounding of terms that cancel
 
 
 class ASH(_RowShaping):

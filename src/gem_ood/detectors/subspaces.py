@@ -3,13 +3,15 @@
 X is features, with a head or without.
 """
 
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from gem_ood.batches import Batches
+from gem_ood.batches import Batches, reduce_rows
+from gem_ood.detectors.base import Detector
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector
 from gem_ood.detectors.naming import labels_met
@@ -36,6 +38,13 @@ def _is_dimension(value: object) -> bool:
 def _head_origin(head: Head) -> NDArray[np.float64]:
     """Return −W⁺b, the shortest vector of logits nearest to 0; singular values that are rounding count as 0."""
     return np.asarray(-np.linalg.lstsq(head.weight, head.bias)[0])
+
+
+class _Collected(NamedTuple):
+    """The statistics of all rows as one class, and the labels met."""
+
+    statistics: Statistics
+    found: set[Any]
 
 
 class _SubspaceDetector(HeadDetector):
@@ -81,16 +90,8 @@ class _SubspaceDetector(HeadDetector):
         """Without a head all rows are one class."""
         return np.zeros((len(features), 1)) if self.head is None else self.head.logits(features)
 
-    def _collect(self, batches: Batches, n_features: int) -> tuple[Statistics, set[Any]]:
-        """Return the statistics of all rows as one class, and the labels met."""
-        accumulator = Accumulator(n_features=n_features)
-        found: set[Any] = set()
-        for X, y in batches:
-            features = as_features(X)
-            self._check_width(features, n_features)
-            accumulator.add(features)
-            found |= labels_met(y, len(features))
-        return accumulator.statistics(), found
+    def _collect(self, batches: Batches, n_features: int) -> _Collected:
+        return reduce_rows(batches, partial(_collect_part, kind=type(self), n_features=n_features), _joined)
 
     def _make_space(self, statistics: Statistics) -> None:
         mean, covariance = statistics.means[0], statistics.scatter / statistics.n_rows
@@ -165,10 +166,8 @@ class ViM(_SubspaceDetector):
         dimension = self._principal_dimension(n_features)
         statistics, found = self._collect(batches, n_features)
         self._make_space(statistics)
-        largest = lengths = 0.0
-        for chunk in self._chunks(batches, n_features):
-            largest += float(chunk.logits.max(axis=1).sum())
-            lengths += float(self.space_.norms(chunk.features).sum())
+        work = partial(self._blank()._matched, space=self.space_, n_features=n_features)
+        largest, lengths = reduce_rows(batches, work, _added)
         if self.space_.holds_all or not lengths > 0.0:
             raise InputError(
                 f"the {statistics.n_rows} rows lie within {dimension} principal dimensions, so they leave no residual "
@@ -182,7 +181,15 @@ class ViM(_SubspaceDetector):
         self.alpha_ = largest / lengths
         self._name_logits(found, classes, n_features, anew=True)
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _matched(self, batches: Batches, *, space: ResidualSpace, n_features: int) -> tuple[float, float]:
+        """Return the sums of the largest logits and of the lengths of the residuals of these rows."""
+        largest = lengths = 0.0
+        for chunk in self._chunks(batches, n_features):
+            largest += float(chunk.logits.max(axis=1).sum())
+            lengths += float(space.norms(chunk.features).sum())
+        return largest, lengths
+
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         return RESIDUAL_ROUNDING * np.maximum(np.abs(scores), self.alpha_ * self._usual_length)
 
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -297,7 +304,7 @@ class Residual(_SubspaceDetector):
         joined._join_names(self, other)
         return joined
 
-    def _slack(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _slack(self, scores: NDArray[np.float64], counts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         return RESIDUAL_ROUNDING * np.maximum(np.abs(scores), self._usual_length)
 
     def _row_scores(self, features: NDArray[Any], logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -314,3 +321,22 @@ class Residual(_SubspaceDetector):
         refuse_damaged(len(statistics.classes) != 1, "statistics", "is not of all rows together")
         self._check_width(statistics.means, self.n_features_in_)
         self._statistics = statistics
+
+
+def _collect_part(batches: Batches, *, kind: type[Detector], n_features: int) -> _Collected:
+    accumulator = Accumulator(n_features=n_features)
+    found: set[Any] = set()
+    for X, y in batches:
+        features = as_features(X)
+        kind._check_width(features, n_features)
+        accumulator.add(features)
+        found |= labels_met(y, len(features))
+    return _Collected(accumulator.statistics(), found)
+
+
+def _joined(one: _Collected, other: _Collected) -> _Collected:
+    return _Collected(merge(one.statistics, other.statistics), one.found | other.found)
+
+
+def _added(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return one[0] + other[0], one[1] + other[1]

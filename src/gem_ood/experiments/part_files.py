@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from gem_ood.experiments.locking import locked
+from gem_ood.locking import locked
 from gem_ood.storage import atomic_path
 
 __all__ = ["PartFile", "Version", "header_text"]

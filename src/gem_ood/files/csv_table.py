@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from gem_ood.errors import FileFormatError, InputError
+from gem_ood.files.arrow_rows import Piece
 
 __all__ = ["CSVTable"]
 
@@ -46,7 +47,7 @@ class CSVTable:
         ]
         return cls(path, pa.schema(fields))
 
-    def read(self, columns: list[str], labels: str | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(self, columns: list[str], labels: str | None, batch_rows: int) -> Iterator[Piece]:
         """Yield the columns, at most batch_rows rows at a time."""
         # Numbers are read as float64 whatever the first block suggests: it may hold only 0 where 0.5 comes later.
         kinds = {name: pa.float64() for name in columns if not pa.types.is_boolean(self.schema.field(name).type)}
@@ -58,10 +59,12 @@ class CSVTable:
         options = csv.ConvertOptions(column_types=kinds, include_columns=wanted)
         reading = csv.ReadOptions(block_size=_BLOCK_BYTES)
         with _one_error(self.path), csv.open_csv(self.path, reading, convert_options=options) as reader:
+            first_row = 0
             for block in reader:
                 for start in range(0, block.num_rows, batch_rows):
                     batch = block.slice(start, batch_rows)
-                    yield batch if labels is None else _with_missing_labels(batch, labels)
+                    yield Piece(batch if labels is None else _with_missing_labels(batch, labels), self.path, first_row)
+                    first_row += batch.num_rows
 
 
 def _with_missing_labels(batch: pa.RecordBatch, labels: str) -> pa.RecordBatch:

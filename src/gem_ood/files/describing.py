@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gem_ood.errors import FileFormatError, InputError
+from gem_ood.files.listing import is_file_set
 from gem_ood.files.reading import READABLE, FeatureFile, open_features, refuse_unreadable
 from gem_ood.files.row_statistics import RowStatistics, row_statistics
 from gem_ood.files.sources import LABEL_NAMES, Member
@@ -102,7 +103,8 @@ class FileInfo:
         path: Where the file is.
         kind: "detector", "rows", "head" (a classifier's last layer) or "arrays" (none of these by default).
         format: The suffix without its dot.
-        n_bytes: Its size.
+        n_bytes: Its size; of a set of files, that of all together.
+        n_files: Of a set of Parquet files, how many there are.
         arrays: Every array or column.
         detector: Of a detector.
         rows: Of a file of rows.
@@ -121,6 +123,7 @@ class FileInfo:
     head: Mapping[str, Any] | None = field(default=None)
     remark: str | None = None
     candidates: tuple[str, ...] | None = None
+    n_files: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the same as plain values, without what this kind of file has not."""
@@ -131,7 +134,8 @@ def describe(path: str | os.PathLike[str], *, on_rows: Callable[[int], None] | N
     """Return what a file is and holds; rows are read once, a batch at a time, whatever the size of the file.
 
     Args:
-        path: A saved detector, or a `.npz`, `.npy`, `.parquet`, `.csv` or `.safetensors` file of arrays.
+        path: A saved detector, a `.npz`, `.npy`, `.parquet`, `.csv` or `.safetensors` file of arrays, or a directory or
+            pattern of `.parquet` files.
         on_rows: Called with the number of rows read so far.
 
     Raises:
@@ -152,7 +156,12 @@ def describe(path: str | os.PathLike[str], *, on_rows: Callable[[int], None] | N
         return _detector_file(source)
     suffix = refuse_unreadable(source, READABLE)
     arrays, head = _arrays(source, suffix)
-    parts: dict[str, Any] = {"format": suffix[1:], "n_bytes": source.stat().st_size, "arrays": arrays}
+    parts: dict[str, Any] = {"format": suffix[1:], "arrays": arrays}
+    if is_file_set(source):
+        table = _opened_table(source, suffix)
+        parts |= {"n_bytes": table.n_bytes, "n_files": len(table.files)}
+    else:
+        parts["n_bytes"] = source.stat().st_size
     if head is not None:
         return FileInfo(path=str(source), kind="head", head=head, **parts)
     try:
@@ -278,10 +287,9 @@ def _numpy_types(path: Path, suffix: str) -> dict[str, str]:
 
 
 def _opened_table(path: Path, suffix: str) -> Any:
-    from gem_ood.files.csv_table import CSVTable
-    from gem_ood.files.parquet_table import ParquetTable
+    from gem_ood.files.tables import read_table
 
-    return CSVTable.open(path) if suffix == ".csv" else ParquetTable.open(path)
+    return read_table(path, suffix)
 
 
 def _candidates(path: Path, suffix: str, arrays: tuple[ArrayInfo, ...]) -> tuple[str, ...]:
@@ -297,7 +305,7 @@ def _candidates(path: Path, suffix: str, arrays: tuple[ArrayInfo, ...]) -> tuple
     columns = {entry.name: getattr(entry.type, "value_type", entry.type) for entry in table.schema}  # of lists, theirs
     numeric = [name for name, kind in columns.items() if kinds.is_integer(kind) or kinds.is_floating(kind)]
     others = tuple(name for name in numeric if name not in ("", "features", *LABEL_NAMES))
-    has_rows = bool(others) and any(batch.num_rows for batch in table.read([others[0]], None, 1))
+    has_rows = bool(others) and any(piece.batch.num_rows for piece in table.read([others[0]], None, 1))
     return others if has_rows else ()
 
 
@@ -345,7 +353,7 @@ def _chosen(file: FeatureFile) -> tuple[tuple[str, ...], str | None]:
     """Return the names of what is read as features and as labels."""
     source: Any = file.source
     if hasattr(source, "table"):
-        return tuple(source.columns), source.labels
+        return tuple(source.columns.features), source.columns.labels
     prefix = f"{file.path}: "
     labels = None if source.labels is None else source.labels.title.removeprefix(prefix)
     title = source.features.title

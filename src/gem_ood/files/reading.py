@@ -2,20 +2,26 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.features import as_features, as_labels, refuse_non_finite
+from gem_ood.files.checking import checked_features, checked_labels
+from gem_ood.files.listing import SET_SUFFIX, is_file_set, list_parquet
+from gem_ood.files.reading_ahead import read_ahead
 from gem_ood.files.sources import Member, Source
 from gem_ood.storage import refuse_special
 
-__all__ = ["READABLE", "Batch", "FeatureFile", "Labels", "open_features", "refuse_unreadable"]
+if TYPE_CHECKING:
+    from gem_ood.files.arrow_rows import TableColumns
+    from gem_ood.files.parquet_sets import ParquetSet
+
+__all__ = ["READABLE", "Batch", "FeatureFile", "Labels", "open_features", "refuse_unreadable", "rows_per_batch"]
 
 #: The suffixes that `open_features` reads.
 READABLE = (".npz", ".npy", ".parquet", ".csv", ".safetensors")
@@ -29,7 +35,7 @@ Labels = str | os.PathLike[str] | Literal[False] | None
 
 @dataclass(frozen=True)
 class Batch:
-    """A run of rows, already checked: finite features, one label per row or None, and its place in the file."""
+    """A run of rows, already checked: finite features, one label per row or None, and its place among all rows."""
 
     features: NDArray[Any]
     labels: NDArray[Any] | None
@@ -38,10 +44,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class FeatureFile:
-    """The rows of one file; iterate over it, as often as you like, for (features, labels) batches.
+    """The rows of a file, or of a set of files; iterate over it, as often as you like, for (features, labels) batches.
 
     Attributes:
-        path: Where the file is.
+        path: Where the file is, or the directory or pattern of the set.
         n_features: How many numbers a row has.
         n_rows: How many rows there are; None where only reading to the end would tell (CSV).
         has_labels: Whether the batches carry labels.
@@ -74,22 +80,30 @@ class FeatureFile:
             yield batch.features, batch.labels
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the rows in order, each batch bounded in memory; an error names the row of the file."""
-        size = max(64, BATCH_BYTES // (8 * self.n_features))
+        """Yield the rows in order, each batch bounded in memory; an error names the file and the row of it.
+
+        What must be decoded is read ahead by another thread, which holds two batches more.
+        """
+        found = read_ahead(self._batches()) if self.source.is_decoded else self._batches()
+        with closing(found):
+            for batch in found:
+                yield batch
+                if self.on_rows is not None:
+                    self.on_rows(batch.first_row + len(batch.features))
+
+    def _batches(self) -> Generator[Batch, None, None]:
         n_read = 0
-        for raw_features, raw_labels in self.source.read(size):
-            if len(raw_features) == 0:
+        for block in self.source.read(rows_per_batch(self.n_features)):
+            if len(block.features) == 0:
                 continue
-            features = as_features(raw_features, name=f"{self.path}: features")
-            if features.dtype.kind == "f":
-                refuse_non_finite(features, first_row=n_read, name=f"{self.path}: features")
+            features = checked_features(block.features, block.path, block.first_row)
+            labels = block.labels
             if self.label_file is not None:
-                raw_labels = self._labels_beside(n_read, len(features))  # noqa: PLW2901
-            labels = None if raw_labels is None else self._checked_labels(raw_labels, n_read)
+                labels = checked_labels(self._labels_beside(n_read, len(features)), self.path, n_read)
+            elif labels is not None:
+                labels = checked_labels(labels, block.path, block.first_row)
             yield Batch(features, labels, n_read)
             n_read += len(features)
-            if self.on_rows is not None:
-                self.on_rows(n_read)
         if n_read == 0:
             raise InputError(f"{self.path} holds no rows; pass a file with at least one")
         if self.label_file is not None and self.label_file.shape[0] != n_read:
@@ -101,16 +115,38 @@ class FeatureFile:
             raise InputError(_unequal_rows(self.label_file, self.path, f"more than {first_row + n_rows - 1}"))
         return self.label_file.rows(first_row, first_row + n_rows)
 
-    def _checked_labels(self, labels: NDArray[Any], first_row: int) -> NDArray[Any]:
-        if labels.dtype.kind == "f":
-            wrong = ~(np.isfinite(labels) & (labels == np.round(labels)))
-            if wrong.any():
-                row = int(np.argmax(wrong))
-                raise InputError(
-                    f"{self.path}: labels row {first_row + row} is {labels.flat[row]}; labels are whole numbers "
-                    f"or strings: name another column with labels, or ignore them"
-                )
-        return as_labels(labels, len(labels), name=f"{self.path}: labels")
+    @property
+    def parquet(self) -> "ParquetSet | None":
+        """The Parquet files behind the rows, one or many; None for other formats."""
+        return getattr(self.source, "table", None) if self.source.is_decoded else None
+
+    @property
+    def columns(self) -> "TableColumns | None":
+        """What `read_row_groups` reads of these Parquet files; None for other formats."""
+        return getattr(self.source, "columns", None) if self.source.is_decoded else None
+
+    @property
+    def is_file_set(self) -> bool:
+        """Whether the rows come from a directory or a pattern of files."""
+        return is_file_set(self.path)
+
+    def parts(self) -> "tuple[FeatureFile, ...]":
+        """Return the rows of each Parquet file by themselves, in order, without labels that lie in a file beside."""
+        files = self.parquet
+        if files is None:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                path=file.path,
+                n_rows=file.n_rows,
+                has_labels=self.source.has_labels,
+                source=replace(self.source, table=files.only(file)),  # type: ignore[type-var]
+                label_file=None,
+                on_rows=None,
+            )
+            for file in files.files
+        )
 
 
 def open_features(
@@ -120,12 +156,14 @@ def open_features(
     labels: Labels = None,
     fitted_names: Sequence[str] | None = None,
 ) -> FeatureFile:
-    """Return what a file of rows holds, without reading the rows.
+    """Return what a file of rows, or a set of Parquet files, holds, without reading the rows.
 
     Warns of columns that the default choice of features leaves out because they hold other things than numbers.
 
     Args:
-        path: A `.npz`, `.npy`, `.parquet`, `.csv` or `.safetensors` file.
+        path: A `.npz`, `.npy`, `.parquet`, `.csv` or `.safetensors` file; a directory, which stands for all `.parquet`
+            files below it in the order of their names; or a pattern of such files with `*`. Files of a set have the
+            same columns. Names that begin with `.` or `_` are skipped.
         features: The member, tensor or column that holds the features, or the columns that make them up (a
             sequence, or one string with commas). By default the one named "features"; else the only
             two-dimensional member, or every numeric column that is not the labels.
@@ -136,6 +174,7 @@ def open_features(
 
     Example:
         >>> import tempfile
+        >>> import numpy as np
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     path = Path(directory) / "rows.npz"
         ...     np.savez(path, features=np.eye(3), labels=["cat", "dog", "cat"])
@@ -175,8 +214,19 @@ def open_features(
     )
 
 
+def rows_per_batch(n_features: int) -> int:
+    """Return how many rows of this width are read at a time."""
+    return max(64, BATCH_BYTES // (8 * n_features))
+
+
 def refuse_unreadable(path: Path, suffixes: Sequence[str]) -> str:
-    """Return the lower-case suffix of a file that exists, has bytes and is of a known format; raise otherwise."""
+    """Return the lower-case suffix of a file that exists, has bytes and is of a known format; raise otherwise.
+
+    A directory or a pattern stands for Parquet files, where these are among the formats.
+    """
+    if is_file_set(path) and SET_SUFFIX in suffixes:
+        list_parquet(path)
+        return SET_SUFFIX
     if not path.exists():
         raise InputError(f"{path} does not exist; check the path")
     if path.is_dir():

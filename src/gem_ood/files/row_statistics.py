@@ -1,7 +1,8 @@
 """What reading every row of a file tells: rows that no detector takes, columns that never change, rows per class."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from math import isnan
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
-from gem_ood.files.reading import BATCH_BYTES, FeatureFile
+from gem_ood.files.reading import FeatureFile, rows_per_batch
+from gem_ood.files.reading_ahead import read_ahead
+from gem_ood.files.sources import Block
 
 __all__ = ["RowStatistics", "row_statistics"]
 
@@ -25,13 +28,14 @@ class RowStatistics:
     Attributes:
         n_rows: How many rows there are.
         n_bad_rows: How many hold NaN, an infinity or a missing value among their features.
-        first_bad_row: The first of these, counted from 0; None without one.
+        first_bad_row: The first of these, counted from 0 in its file; None without one.
         constant_columns: The places of the features that have one value in all rows.
         zero_columns: Those of them whose value is 0.
         n_classes: How many different labels there are; None without labels, or with more than 100,000.
         smallest_class: The label with the fewest rows, and how many.
         largest_class: The label with the most rows, and how many.
         n_missing_labels: How many rows have no label.
+        first_bad_file: Of a set of files, the one with the first bad row.
     """
 
     n_rows: int
@@ -43,16 +47,19 @@ class RowStatistics:
     smallest_class: tuple[Any, int] | None
     largest_class: tuple[Any, int] | None
     n_missing_labels: int
+    first_bad_file: str | None = None
 
 
 def row_statistics(file: FeatureFile, on_rows: Callable[[int], None] | None = None) -> RowStatistics:
     """Return what the rows of an opened file tell, read once and a batch at a time."""
     folded = _Folded(file.n_features)
-    for features, labels in _unchecked(file):
-        folded.add(features, labels)
-        if on_rows is not None:
-            on_rows(folded.n_rows)
-    return folded.result()
+    blocks = read_ahead(_unchecked(file)) if file.source.is_decoded else _unchecked(file)
+    with closing(blocks):
+        for block in blocks:
+            folded.add(block)
+            if on_rows is not None:
+                on_rows(folded.n_rows)
+    return folded.result(is_file_set=file.is_file_set)
 
 
 class _Folded:
@@ -60,14 +67,15 @@ class _Folded:
 
     def __init__(self, n_features: int) -> None:
         self.n_rows = self._n_bad = self._n_missing_labels = 0
-        self._first_bad: int | None = None
+        self._first_bad: tuple[str, int] | None = None
         self._least = np.full(n_features, np.inf)
         self._most = np.full(n_features, -np.inf)
         self._counts: Counter[Any] | None = Counter()
         self._has_labels = False
 
-    def add(self, features: NDArray[Any], labels: NDArray[Any] | None) -> None:
+    def add(self, block: Block) -> None:
         """Take a batch."""
+        features, labels = block.features, block.labels
         if len(features) == 0:
             return
         if features.dtype.kind == "f":
@@ -76,7 +84,7 @@ class _Folded:
             if is_bad.any():
                 self._n_bad += int(is_bad.sum())
                 if self._first_bad is None:
-                    self._first_bad = self.n_rows + int(np.argmax(is_bad))
+                    self._first_bad = str(block.path), block.first_row + int(np.argmax(is_bad))
                 self._fold(np.where(is_finite, features, np.inf), np.where(is_finite, features, -np.inf))
             else:
                 self._fold(features, features)
@@ -111,7 +119,7 @@ class _Folded:
         if len(self._counts) > MOST_CLASSES:
             self._counts = None
 
-    def result(self) -> RowStatistics:
+    def result(self, *, is_file_set: bool) -> RowStatistics:
         """Return what all batches told."""
         is_constant = self._least == self._most
         counts = self._counts if self._has_labels else None
@@ -120,44 +128,47 @@ class _Folded:
         return RowStatistics(
             n_rows=self.n_rows,
             n_bad_rows=self._n_bad,
-            first_bad_row=self._first_bad,
+            first_bad_row=None if self._first_bad is None else self._first_bad[1],
             constant_columns=tuple(np.flatnonzero(is_constant).tolist()),
             zero_columns=tuple(np.flatnonzero(is_constant & (self._least == 0.0)).tolist()),
             n_classes=None if counts is None else len(counts),
             smallest_class=min(ordered, key=lambda entry: entry[1]) if ordered else None,
             largest_class=max(ordered, key=lambda entry: entry[1]) if ordered else None,
             n_missing_labels=self._n_missing_labels,
+            first_bad_file=self._first_bad[0] if self._first_bad is not None and is_file_set else None,
         )
 
 
-def _unchecked(file: FeatureFile) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
+def _unchecked(file: FeatureFile) -> Generator[Block, None, None]:
     """Yield features and labels as they are, with NaN and None for what a table has not."""
-    size = max(64, BATCH_BYTES // (8 * file.n_features))
+    size = rows_per_batch(file.n_features)
     source: Any = file.source
     if not hasattr(source, "table"):
         yield from source.read(size)
         return
-    first_row = 0
-    for batch in source.table.read(list(source.columns), source.labels, size):
-        if source.is_list:
-            features = _lists(batch.column(source.columns[0]), source.n_features, first_row, file)
+    from gem_ood.files.arrow_rows import transposed
+
+    columns = source.columns
+    for piece in source.pieces(size):
+        if columns.is_list:
+            features = _lists(piece, columns.features[0], columns.n_features)
         else:
-            features = np.stack([_numbers(batch.column(name)) for name in source.columns], axis=1)
-        labels = None if source.labels is None else _values(batch.column(source.labels))
-        yield features, labels
-        first_row += batch.num_rows
+            features = transposed([_numbers(piece.batch.column(name)) for name in columns.features])
+        labels = None if columns.labels is None else _values(piece.batch.column(columns.labels))
+        yield Block(features, labels, piece.path, piece.first_row)
 
 
-def _lists(column: Any, n_features: int, first_row: int, file: FeatureFile) -> NDArray[Any]:
+def _lists(piece: Any, name: str, n_features: int) -> NDArray[Any]:
     import pyarrow.compute as pc
 
+    column = piece.batch.column(name)
     column = getattr(column, "storage", column)
     lengths = pc.list_value_length(column).fill_null(n_features).to_numpy(zero_copy_only=False)
     if (lengths != n_features).any():
         row = int(np.argmax(lengths != n_features))
         raise InputError(
-            f"{file.path}: row {first_row + row} has {lengths[row]} numbers but row 0 has {n_features}; every row "
-            f"needs as many"
+            f"{piece.path}: row {piece.first_row + row} has {lengths[row]} numbers but the first row has {n_features}; "
+            f"every row needs as many"
         )
     is_there = column.is_valid().to_numpy(zero_copy_only=False)
     features = np.full((len(column), n_features), np.nan)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -11,14 +12,24 @@ from numpy.typing import NDArray
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.features import chunks
 
-__all__ = ["LABEL_NAMES", "ArraySource", "Member", "Source"]
+__all__ = ["LABEL_NAMES", "ArraySource", "Block", "Member", "Source"]
 
 #: The names under which labels are looked for, in this order.
 LABEL_NAMES = ("labels", "label", "y")
 
 
+@dataclass(frozen=True)
+class Block:
+    """A run of rows as a file has them, unchecked, and where it is: the file, and the row of it that comes first."""
+
+    features: NDArray[Any]
+    labels: NDArray[Any] | None
+    path: Path
+    first_row: int
+
+
 class Source(Protocol):
-    """The rows of one file, unchecked; every call of `read` starts at the first row."""
+    """The rows of one file or of a set of files, unchecked; every call of `read` starts at the first row."""
 
     @property
     def n_rows(self) -> int | None: ...  # noqa: D102
@@ -30,9 +41,13 @@ class Source(Protocol):
     def feature_names(self) -> tuple[str, ...] | None: ...  # noqa: D102
     @property
     def left_out(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def is_decoded(self) -> bool:
+        """Whether reading takes a processor's time, so that it pays to read ahead in another thread."""
+        ...
 
-    def read(self, batch_rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
-        """Yield features and labels of about batch_rows rows at a time."""
+    def read(self, batch_rows: int) -> Iterator[Block]:
+        """Yield about batch_rows rows at a time."""
         ...
 
     def without_labels(self) -> "Source":
@@ -90,10 +105,12 @@ class Member(ABC):
 class ArraySource:
     """Features, and perhaps labels, that are whole arrays of one file."""
 
+    path: Path
     features: Member
     labels: Member | None
     feature_names: tuple[str, ...] | None = None
     left_out: tuple[str, ...] = ()
+    is_decoded: bool = False
 
     @classmethod
     def choose(
@@ -114,7 +131,7 @@ class ArraySource:
                     f"{label_member.title} has {label_member.shape[0]} rows but {feature_member.title} has "
                     f"{feature_member.shape[0]}; pass one label per row"
                 )
-        return cls(feature_member, label_member)
+        return cls(path, feature_member, label_member)
 
     @property
     def n_rows(self) -> int:
@@ -135,13 +152,13 @@ class ArraySource:
         """Return the features alone."""
         return replace(self, labels=None)
 
-    def read(self, batch_rows: int) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
+    def read(self, batch_rows: int) -> Iterator[Block]:
         """Yield features and labels side by side."""
-        if self.labels is None:
-            for block in self.features.blocks(batch_rows):
-                yield block, None
-        else:
-            yield from zip(self.features.blocks(batch_rows), self.labels.blocks(batch_rows), strict=True)
+        labels = repeat(None) if self.labels is None else self.labels.blocks(batch_rows)
+        first_row = 0
+        for features, names in zip(self.features.blocks(batch_rows), labels, strict=self.labels is not None):
+            yield Block(features, names, self.path, first_row)
+            first_row += len(features)
 
 
 def _choose_features(path: Path, members: Mapping[str, Member], wanted: str | Sequence[str] | None) -> Member:

@@ -12,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
+from gem_ood.files.listing import is_file_set, list_parquet
 from gem_ood.storage import atomic_path
 
 __all__ = ["WRITABLE", "Columns", "as_arrow", "refuse_overwriting", "refuse_unwritable", "write_columns"]
 
 #: The suffixes that `write_columns` writes.
 WRITABLE = (".csv", ".parquet", ".npz", ".jsonl")
+
+#: Batches of verdicts are joined into row groups of this many rows: small in memory, few in a file.
+ROWS_PER_GROUP = 1 << 18
 
 #: One value per row under each name; every batch has the same names.
 Columns = Mapping[str, NDArray[Any]]
@@ -61,9 +65,12 @@ def refuse_unwritable(path: Path, suffixes: tuple[str, ...] = WRITABLE) -> str:
 
 
 def refuse_overwriting(out: Path, *inputs: Path) -> None:
-    """Raise if what is to be written would replace a file that is read."""
+    """Raise if what is to be written would replace a file that is read, or lie in a directory that is."""
     for path in inputs:
-        if out.exists() and path.exists() and out.samefile(path):
+        if path.is_dir() and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(path)):
+            raise InputError(f"the output {out} would lie in {path}, which is read; name another place")
+        files = list_parquet(path)[1] if is_file_set(path) else (path,)
+        if out.exists() and any(file.exists() and out.samefile(file) for file in files):
             raise InputError(f"the output is {out}, which is also read; name another file")
 
 
@@ -127,13 +134,19 @@ def _write_parquet(stream: IO[bytes], batches: Iterable[Columns]) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    n_rows, writer = 0, None
+    n_rows, n_held, writer = 0, 0, None
+    held: list[Any] = []
     try:
         for columns in batches:
-            batch = pa.table({name: as_arrow(values) for name, values in columns.items()})
-            writer = writer or pq.ParquetWriter(stream, batch.schema)
-            writer.write_table(batch)
-            n_rows += batch.num_rows
+            held.append(pa.table({name: as_arrow(values) for name, values in columns.items()}))
+            writer = writer or pq.ParquetWriter(stream, held[0].schema)
+            n_held += held[-1].num_rows
+            n_rows += held[-1].num_rows
+            if n_held >= ROWS_PER_GROUP:
+                writer.write_table(pa.concat_tables(held))
+                held, n_held = [], 0
+        if writer is not None and held:
+            writer.write_table(pa.concat_tables(held))
     finally:
         if writer is not None:
             writer.close()
@@ -141,10 +154,24 @@ def _write_parquet(stream: IO[bytes], batches: Iterable[Columns]) -> int:
 
 
 def as_arrow(values: NDArray[Any]) -> Any:
-    """Return a column for Arrow; NumPy's strings are read one by one."""
+    r"""Return a column as an Arrow array; text keeps every sign of it.
+
+    >>> as_arrow(np.array(["cat", "d\0g"])).to_pylist()
+    ['cat', 'd\x00g']
+    """
     import pyarrow as pa
 
-    return pa.array(values.tolist(), pa.string()) if values.dtype.kind in "UT" else pa.array(values)
+    if values.dtype.kind == "T" or (values.dtype.kind == "U" and _has_inner_zero(values)):
+        return pa.array(values.tolist(), pa.string())
+    return pa.array(values, pa.string()) if values.dtype.kind == "U" else pa.array(values)
+
+
+def _has_inner_zero(texts: NDArray[np.str_]) -> bool:
+    """Return whether a text goes on behind a zero, where Arrow would end it."""
+    if texts.nbytes == 0:
+        return False
+    signs = np.ascontiguousarray(texts).view(np.uint32).reshape(texts.size, -1)
+    return bool(((signs[:, :-1] == 0) & (signs[:, 1:] != 0)).any())
 
 
 def _length(columns: Columns) -> int:

@@ -4,16 +4,18 @@
 O(k·m²). The log-determinants of the classes differ and enter every density, so each class must have full rank.
 """
 
+import operator
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cholesky, solve_triangular
 
+from gem_ood.batches import Batches, reduce_rows
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
@@ -33,8 +35,6 @@ __all__ = [
 #: Rows are sorted by class in runs of about this many per class: fewer would make each update of a class's scatter a
 #: pass over m² numbers for next to nothing, and so many are less than that scatter itself.
 ROWS_PER_CLASS = 64
-
-Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
 
 #: The policies of a tied covariance, each for every class by itself, and shrinkage of the classes to their tied one.
 ClassCovariance = CovariancePolicy | Literal["pooled"]
@@ -103,13 +103,17 @@ def collect_classes(
     """Return the statistics of each class of these batches; without labels all rows are one class named 0.
 
     Args:
-        batches: Pairs of features and labels or None.
+        batches: Pairs of features and labels or None, here or spread.
         classes: All class names, where known; otherwise they are found on the way.
         prepare: Applied to each chunk of rows before it counts.
 
     >>> collect_classes([([[0.0], [2.0]], ["b", "b"]), ([[5.0]], ["a"])]).counts
     array([1, 2])
     """
+    return reduce_rows(batches, partial(_collect_part, classes=classes, prepare=prepare), merge_classes)
+
+
+def _collect_part(batches: Batches, *, classes: ArrayLike | None, prepare: Prepare | None) -> ClassStatistics:
     accumulators: dict[Any, Accumulator] = {}
     first_row = 0
     for X, labels in batches:
@@ -144,6 +148,7 @@ def merge_classes(first: ClassStatistics, second: ClassStatistics) -> ClassStati
     for part in second.parts:
         name = part.classes[0].item()
         joined[name] = merge(joined[name], part) if name in joined else replace(part, fourth_moment=None)
+        _refuse_too_many(len(joined), part.n_features)
     return ClassStatistics(tuple(joined[name] for name in sorted(joined)))
 
 
@@ -156,6 +161,14 @@ def add_fourth_moments(
     >>> add_fourth_moments(collect_classes(batches), batches).parts[0].fourth_moment
     2.0
     """
+    bare = ClassStatistics(tuple(part.without_scatter() for part in statistics.parts))  # it is sent to where rows are
+    totals = reduce_rows(batches, partial(_fourth_moments, statistics=bare, prepare=prepare), operator.add)
+    moments = zip(statistics.parts, totals.tolist(), strict=True)
+    return ClassStatistics(tuple(replace(part, fourth_moment=total) for part, total in moments))
+
+
+def _fourth_moments(batches: Batches, *, statistics: ClassStatistics, prepare: Prepare | None) -> NDArray[np.float64]:
+    """Return the fourth moment of each class over these rows."""
     totals = np.zeros(len(statistics.parts))
     for X, labels in batches:
         features = as_features(X)
@@ -165,8 +178,7 @@ def add_fourth_moments(
                 part = statistics.parts[code]
                 own_labels = None if labels is None else np.full(len(places), part.classes[0])
                 totals[code] += fourth_moment(part, [(features[rows][places], own_labels)], prepare=prepare)
-    moments = zip(statistics.parts, totals.tolist(), strict=True)
-    return ClassStatistics(tuple(replace(part, fourth_moment=total) for part, total in moments))
+    return totals
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ correction at the end. A single shift for all classes loses two digits when clas
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,14 @@ class Statistics:
     def n_features(self) -> int:
         """How many features each row has."""
         return int(self.means.shape[1])
+
+    def without_scatter(self) -> "Statistics":
+        """Return the same counts and means with nothing in place of the m² numbers of the scatter.
+
+        >>> collect([[0.0], [2.0]]).without_scatter().scatter.shape
+        (0, 0)
+        """
+        return replace(self, scatter=np.empty((0, 0)))
 
     def pooled(self) -> "Statistics":
         """Return the statistics of the same rows taken as one class named 0.
@@ -284,14 +292,17 @@ def merge(first: Statistics, second: Statistics) -> Statistics:
         means[side, places] = statistics.means
     total = counts.sum(axis=0)
     share = (counts[1] / np.maximum(total, 1))[:, np.newaxis]
-    difference = means[1] - means[0]
     both = (counts > 0).all(axis=0)
-    offsets = difference[both] * np.sqrt(counts[0] * share[:, 0])[both, np.newaxis]
+    with np.errstate(over="ignore", invalid="ignore"):  # it is refused below
+        difference = means[1] - means[0]
+        offsets = difference[both] * np.sqrt(counts[0] * share[:, 0])[both, np.newaxis]
+        scatter = first.scatter + second.scatter + offsets.T @ offsets
+    _refuse_overflow(np.diag(scatter))
     return Statistics(
         classes=classes,
         counts=total,
         means=means[0] + difference * share,
-        scatter=first.scatter + second.scatter + offsets.T @ offsets,
+        scatter=scatter,
         resolution=max(first.resolution, second.resolution),
         is_labelled=first.is_labelled,
     )

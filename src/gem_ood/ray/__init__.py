@@ -4,12 +4,21 @@
 task that reads it, and the sums are merged in a tree. `extract` turns images into features on the way.
 """
 
+import os
+
+from gem_ood.errors import ClusterError
 from gem_ood.extras import require_extra
 
 require_extra("ray", "ray", "ray.data", purpose="fits on a cluster")
 
 from gem_ood.ray.calibrating import calibrate  # noqa: E402
 from gem_ood.ray.fitting import fit  # noqa: E402
+from gem_ood.ray.reducing import RETRIES  # noqa: E402
 from gem_ood.ray.scoring import score  # noqa: E402
+from gem_ood.ray.writing import write  # noqa: E402
 
-__all__ = ["calibrate", "fit", "score"]
+__all__ = ["ClusterError", "calibrate", "fit", "score", "write"]
+
+# Ray runs a task that exhausts the memory of its machine again for ever, so that the job would never end. This counts
+# for a connection that is made from now on, and only if the user has not set it.
+os.environ.setdefault("RAY_task_oom_retries", str(RETRIES))

@@ -1,20 +1,24 @@
 """Which columns of a dataset are its features and labels, and the rows of a block as arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
-from gem_ood.files import tables
+from gem_ood.files.arrow_rows import TableColumns, as_block, is_list, is_number, plain_type, stored
+from gem_ood.ray.failures import placed
 
 __all__ = ["PATH", "Columns", "choose_columns"]
 
 #: The column in which Ray's readers put the file that a row came from, if they are asked to.
 PATH = "path"
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -36,22 +40,65 @@ class Columns:
         """All of them."""
         return [*self.features, *(name for name in (self.labels, self.path) if name is not None)]
 
-    def rows(self, block: pa.Table) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Return the features and labels of a block; an error names the file, if it is known, and the row."""
-        (batch,) = block.combine_chunks().to_batches()
-        place = f"{self.place(block)}: row"
-        labels = None
-        if self.labels is not None:
-            labels = tables._labels(batch.column(self.labels), self.labels, 0, place)
-        first = batch.column(self.features[0])
-        if len(self.features) == 1 and tables._is_list(first.type):
-            length = int(pc.list_value_length(tables._storage(first))[0].as_py() or 0)
-            return tables._lists(first, self.features[0], length, 0, place), labels
-        return tables._columns(batch, self.features, 0, place), labels
+    def batches(self, block: pa.Table) -> list[tuple[NDArray[Any], NDArray[Any] | None]]:
+        """Return the features and labels of a block, without copying; an error names the file, if known, and row."""
+        path, found, first_row = Path(self.place(block)), [], 0
+        for read in block.to_batches():
+            if read.num_rows:
+                batch = _plain(read, self.features, path)
+                first = batch.column(self.features[0])
+                has_lists = len(self.features) == 1 and is_list(first.type)
+                width = (pc.list_value_length(stored(first))[0].as_py() or 0) if has_lists else len(self.features)
+                rows = as_block(batch, TableColumns(self.features, self.labels, has_lists, width), path, first_row)
+                found.append((rows.features, rows.labels))
+                first_row += batch.num_rows
+        return found
 
     def place(self, block: pa.Table) -> str:
         """Return where the rows of a block lie, as far as is known."""
-        return "a block of the dataset" if self.path is None else str(block.column(self.path)[0].as_py())
+        paths = [] if self.path is None else pc.unique(block.column(self.path)).to_pylist()
+        return f"a block of {paths[0]}" if len(paths) == 1 else "a block of the dataset"
+
+    def located(self, block: pa.Table, work: Callable[[pa.Table], Made]) -> Made:
+        """Return what work makes of a block; an error names the file whose rows are to blame, if that is known."""
+        try:
+            return work(block)
+        except InputError as error:
+            for rows in self._by_file(block):
+                with placed(self.place(rows)):
+                    work(rows)
+            with placed(self.place(block)):
+                raise error
+
+    def _by_file(self, block: pa.Table) -> Iterator[pa.Table]:
+        """Yield the rows of each file, where it is known."""
+        if self.path is not None:
+            paths = block.column(self.path)
+            for path in pc.unique(paths):
+                yield block.filter(pc.equal(paths, path))
+
+
+def _plain(batch: pa.RecordBatch, names: Sequence[str], place: Path) -> pa.RecordBatch:
+    """Return a batch whose features are numbers or lists of numbers; tensors of one dimension are such lists."""
+    for name in names:
+        index = batch.schema.get_field_index(name)
+        column = batch.column(index)
+        n_dimensions = getattr(column.type, "ndim", None) or len(getattr(column.type, "shape", (1,)))
+        if n_dimensions != 1:
+            raise InputError(
+                f"{place}: column {name!r} holds tensors of {n_dimensions} dimensions; features are one row of numbers "
+                f"each: flatten them, or extract features of pictures first"
+            )
+        if isinstance(column.type, pa.BaseExtensionType) and pa.types.is_struct(plain_type(column.type)):
+            batch = batch.set_column(index, name, pc.struct_field(stored(column), "data"))  # tensors of many lengths
+        kind = plain_type(batch.column(index).type)
+        numbers = kind.value_type if len(names) == 1 and is_list(kind) else kind
+        if not is_number(numbers) and not pa.types.is_boolean(numbers):
+            raise InputError(
+                f"{place}: column {name!r} holds {kind}, not numbers or lists of numbers; encode it as numbers, or "
+                f"name other features"
+            )
+    return batch
 
 
 def choose_columns(

@@ -8,22 +8,33 @@ from pathlib import Path
 from ray import exceptions
 
 from gem_ood import errors
-from gem_ood.errors import FileFormatError, InputError
+from gem_ood.errors import ClusterError, FileFormatError, InputError
 
-__all__ = ["ClusterError", "clear_errors", "placed"]
+__all__ = ["clear_errors", "out_of_memory", "placed"]
 
 #: How an error of this library reads at the end of a worker's traceback, and how Ray names a file it cannot read.
-_OURS = re.compile(r"^gem_ood\.errors\.(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^gem_ood\.[\w.]*?(\w*Error): (.+)$", re.MULTILINE)
 _FRAGMENT = re.compile(r"Failed to read fragment (.+?) after \d+")
 
+#: How the header of a worker's traceback begins, which Ray may paint.
+_HEADER = re.compile(r"^(\x1b\[\d+m)?ray::")
 
-class ClusterError(RuntimeError):
-    """The cluster could not finish: workers died or ran out of memory more often than they were started again."""
+#: What a worker, or the machine below it, died of.
+_LOST = (
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.ObjectLostError,
+    exceptions.RayActorError,
+    exceptions.LocalRayletDiedError,
+)
+
+#: What a machine had too little of.
+_FULL = (exceptions.OutOfMemoryError, exceptions.ObjectStoreFullError, exceptions.OutOfDiskError, MemoryError)
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Raise what a worker's error comes down to: this library's own error, the damaged file, or what the cluster lacks."""
+    """Raise what a worker's error comes down to: this library's own, the damaged file, or what the cluster lacks."""
     try:
         yield
     except exceptions.RayError as error:
@@ -37,51 +48,95 @@ def placed(place: str) -> Iterator[None]:
         yield
     except InputError as error:
         text = str(error)
-        raise error if text.startswith(place) else type(error)(f"{place}: {text}") from error
+        if text.startswith(place.partition(", row group")[0]):  # it names the file, and maybe one row group of several
+            raise
+        raise type(error)(f"{place}: {text}") from error
+
+
+def out_of_memory(place: str | None = None, came: str = "a worker ran out of memory, again and again") -> ClusterError:
+    """Return what to say where there is too little memory for some rows."""
+    return ClusterError(
+        f"{'' if place is None else f'{place}: '}{came}; let fewer tasks run at a time on a machine (more CPUs per "
+        f"task), make the blocks or row groups smaller, or give the machines more memory"
+    )
 
 
 def _clear(error: exceptions.RayError) -> Exception:
+    causes = _causes(error)
     text = str(error)
+    return _own(causes, text) or _foreign(error, causes, text)
+
+
+def _own(causes: list[BaseException], text: str) -> Exception | None:
+    """Return the error of this library that a worker raised, from what the cluster has left of it."""
+    for cause in causes:
+        if isinstance(cause, InputError | ClusterError) and not isinstance(cause, exceptions.RayError):
+            return cause
     ours = _OURS.findall(text)
-    if ours:
-        kind, message = ours[-1]
-        return getattr(errors, kind, InputError)(message.strip())
+    if not ours:
+        return None
+    kind, message = ours[-1]
+    known: type[Exception] = ClusterError if kind == ClusterError.__name__ else getattr(errors, kind, InputError)
+    return known(message.strip())
+
+
+def _foreign(error: exceptions.RayError, causes: list[BaseException], text: str) -> Exception:
+    """Return what another error comes down to: too little memory, a damaged file, lost workers, or rows that fail."""
+    root = _root_error(text)
+    if any(isinstance(cause, _FULL) for cause in causes) or re.match(r"[\w.]*MemoryError\b", root):
+        return out_of_memory()
     damaged = _FRAGMENT.search(text)
     if damaged:
-        return FileFormatError(_about_damage(damaged.group(1), error))
-    if isinstance(error, exceptions.OutOfMemoryError) or "MemoryError" in text:
+        return FileFormatError(_about_damage(damaged.group(1), root))
+    if isinstance(error, exceptions.ActorDiedError) and "creation task" in text:
+        return InputError(f"a worker of the dataset could not start: {root}; mend the step that it was to do")
+    if any(isinstance(cause, _LOST) for cause in causes):
         return ClusterError(
-            "a worker ran out of memory and was started again in vain; let fewer run on a machine (more CPUs per task), "
-            "make the blocks smaller, or give the machines more memory"
+            f"a worker or machine was lost and its work could not be done again ({_first_line(text)}); start the job "
+            f"again, and look into Ray's logs if it happens again"
         )
-    lost = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError)
-    if isinstance(error, lost):
-        return ClusterError(
-            f"a worker or machine was lost and its work could not be done again ({type(error).__name__}: "
-            f"{_last_line(text)}); start the job again, and look into Ray's logs if it happens again"
-        )
-    return InputError(f"a block of the dataset failed: {_last_error(text)}; mend the rows or the step before this one")
+    if isinstance(error, exceptions.RayTaskError):
+        return InputError(f"a block of the dataset failed: {root}; mend the rows or the step before this one")
+    return ClusterError(
+        f"the cluster could not finish ({type(error).__name__}: {_first_line(text)}); start the job again"
+    )
 
 
-def _about_damage(path: str, error: Exception) -> str:
+def _causes(error: BaseException | None) -> list[BaseException]:
+    """Return an error and what it came from, outermost first."""
+    found: list[BaseException] = []
+    while isinstance(error, BaseException) and error not in found:
+        found.append(error)
+        error = getattr(error, "cause", None) or error.__cause__
+    return found
+
+
+def _about_damage(path: str, root: str) -> str:
     from gem_ood.files.parquet_sets import damaged_row_group
 
     group = damaged_row_group(Path(path))
-    place = path if group is None else f"{path}, row group {group}"
-    return f"{place} is not a Parquet file, or is damaged or truncated ({_last_error(str(error))}); write it again"
+    if group is None:
+        return f"{path} is not a Parquet file, or is damaged or truncated ({root}); write it again"
+    return f"{path}, row group {group}: the file is damaged or truncated ({root}); write it again"
 
 
-def _last_error(text: str) -> str:
-    """Return the last line of a traceback that names an error, without the workings of Ray.
+def _root_error(text: str) -> str:
+    r"""Return the last error that a traceback names, without the workings of Ray.
 
-    >>> _last_error("Traceback\\nValueError: odd\\nFailed to apply UDF transform after 1/1 attempts")
+    >>> _root_error('Traceback\n  File "steps.py", line 3, in clean\nValueError: odd\nFailed to apply UDF transform')
     'ValueError: odd'
     """
-    lines = [line.strip() for line in text.splitlines()]
-    named = [line for line in lines if re.match(r"^(?!ray\.)[\w.]*(Error|Exception|Invalid)\b.*: ", line)]
-    return (named[-1] if named else _last_line(text)).rstrip(".")
+    lines = [line for line in text.splitlines() if line.strip()]
+    named = [
+        line.strip()
+        for before, line in zip(["ray::", *lines], lines, strict=False)
+        if (before[0].isspace() or _HEADER.match(before) or before.startswith("Traceback"))
+        and re.match(r"(?!ray\.|ray::)[A-Za-z_][\w.]*(: .*)?$", line)
+    ]
+    found = named[-1] if named else _first_line(text)
+    return "".join(filter(str.isprintable, found)).rstrip(".: ")
 
 
-def _last_line(text: str) -> str:
+def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].rstrip(".") if lines else "no message"
+    return lines[0].rstrip(".") if lines else "no message"

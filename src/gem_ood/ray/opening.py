@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import ray
 
-from gem_ood.errors import InputError
+from gem_ood.errors import FileFormatError, InputError
 from gem_ood.files import open_features
 from gem_ood.ray.columns import Columns, choose_columns
 from gem_ood.ray.failures import clear_errors
@@ -35,13 +37,13 @@ def open_rows(
         features: The column or columns of the features.
         labels: The column of labels; None for none.
         fitted: The columns that a detector was fitted on, if they have names.
-        rows_per_part: As `fit` has it; files are cut by their bytes instead.
+        rows_per_part: As `fit` has it.
         on_rows: Called with the number of rows that a pass has done.
     """
     if isinstance(dataset, str | PathLike):
         wanted = None if fitted is not None and features == "features" else features
-        file = open_features(dataset, features=wanted, labels=labels or False, fitted_names=fitted)
-        return FileRows(file, on_rows)
+        file = open_features(Path(dataset).absolute(), features=wanted, labels=labels or False, fitted_names=fitted)
+        return FileRows(file, rows_per_part, on_rows)
     opened = open_dataset(dataset)
     return BlockRows(opened, choose(opened, features, labels, fitted), rows_per_part, on_rows)
 
@@ -53,8 +55,12 @@ def open_dataset(dataset: Any) -> "Dataset":
     if isinstance(dataset, Dataset):
         return dataset
     if isinstance(dataset, str | PathLike):
-        with clear_errors():
-            return ray.data.read_parquet(str(dataset), include_paths=True)
+        try:
+            with clear_errors():
+                return ray.data.read_parquet(str(dataset), include_paths=True)
+        except (pa.ArrowException, OSError) as error:
+            open_features(dataset, labels=False)  # says which file it is, and what is wrong with it
+            raise FileFormatError(f"{dataset} cannot be read as Parquet files ({error}); check the path") from error
     raise InputError(
         f"dataset is of type {type(dataset).__name__}; pass a ray.data.Dataset, such as ray.data.read_parquet(...) "
         f"returns, or the path of Parquet files"

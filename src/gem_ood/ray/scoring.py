@@ -1,20 +1,22 @@
 """Scoring the rows of a cluster: a lazy dataset of verdicts, and its files, all or none."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import ray
+from numpy.typing import NDArray
 
-from gem_ood.detectors import Detector
+from gem_ood.detectors import Detector, Verdicts
 from gem_ood.detectors.columns import fitted_names, without_names_warning
 from gem_ood.errors import InputError
+from gem_ood.files.streaming import no_verdicts
 from gem_ood.files.writing import as_arrow
 from gem_ood.ray.columns import Columns
-from gem_ood.ray.failures import placed
 from gem_ood.ray.opening import choose, names_of, open_dataset
+from gem_ood.ray.reducing import persist
 from gem_ood.ray.spread import fetched
 
 if TYPE_CHECKING:
@@ -69,11 +71,17 @@ class _Judge:
 
     def __call__(self, block: pa.Table) -> pa.Table:
         if block.num_rows == 0:
-            return block.select(list(self.keep))
-        features, _ = self.columns.rows(block)
-        with placed(self.columns.place(block)), without_names_warning():
-            verdicts = fetched(self.detector).verdicts(features)
+            return self._beside(block, no_verdicts(fetched(self.detector)))
+        with without_names_warning():
+            verdicts = persist(lambda: self.columns.located(block, self._verdicts), self.columns.place(block))
+        return self._beside(block, verdicts.columns())
+
+    def _beside(self, block: pa.Table, columns: Mapping[str, NDArray[Any]]) -> pa.Table:
         judged = block.select(list(self.keep))
-        for name, values in verdicts.columns().items():
+        for name, values in columns.items():
             judged = judged.append_column(name, as_arrow(values))
         return judged
+
+    def _verdicts(self, block: pa.Table) -> Verdicts:
+        detector: Detector = fetched(self.detector)
+        return Verdicts.joined([detector.verdicts(X) for X, _ in self.columns.batches(block)])

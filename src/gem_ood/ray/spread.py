@@ -5,28 +5,39 @@ memory of the cluster. All give references to parts; `reduce` merges these in a 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, cast
 
 import pyarrow as pa
 import ray
 from numpy.typing import ArrayLike
 
 from gem_ood.batches import Batches, SpreadBatches, Summary
+from gem_ood.errors import InputError
 from gem_ood.files import FeatureFile
 from gem_ood.ray.columns import Columns
-from gem_ood.ray.failures import clear_errors, placed
-from gem_ood.ray.reducing import RETRIES, OnRows, Part, Reduction, Tally, pack_part, unpack_parts
+from gem_ood.ray.failures import clear_errors
+from gem_ood.ray.pieces import FilePiece, cut
+from gem_ood.ray.reducing import (
+    RETRIES,
+    Failed,
+    OnRows,
+    Part,
+    Reduction,
+    Tally,
+    attempt,
+    pack_part,
+    persist,
+    unpack_parts,
+)
 
 __all__ = ["BlockRows", "ClusterRows", "FileRows", "HeldRows", "fetched"]
 
 #: So many rows are looked at before the first pass, for their width and for labels in an order that they contradict.
 HEAD_ROWS = 1000
-
-#: A task reads so many bytes of a file set: long beside the start of a task, short beside the whole.
-BYTES_PER_TASK = 256 << 20
 
 #: So many tasks per CPU are handed out at a time, so that none waits for the driver.
 TASKS_PER_CPU = 2
@@ -38,26 +49,35 @@ class ClusterRows(SpreadBatches):
     on_rows: OnRows | None
 
     @abstractmethod
-    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Iterator[Any]:
+    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Generator[Any, None, None]:
         """Yield a reference to what work makes of each part, as it is handed out; the tally hears of its rows."""
 
     def reduce(self, work: Callable[[Batches], Summary], merge: Callable[[Summary, Summary], Summary]) -> Summary:
         """Return what work makes of all parts, merged in a tree of tasks."""
-        tally = Tally(self.on_rows)
         reduction = Reduction(merge)
-        with clear_errors():
-            for part in self.parts(work, tally):
+        with self._pass(work) as (parts, tally):
+            for part in parts:
                 reduction.add(part)
             tally.settle(0)
             return reduction.result()  # type: ignore[no-any-return]
 
     def held(self, work: Callable[[Batches], Any]) -> "HeldRows":
         """Return what work makes of each part, kept in the memory of the cluster."""
-        tally = Tally(self.on_rows)
-        with clear_errors():
-            parts = list(self.parts(work, tally))
+        with self._pass(work) as (parts, tally):
+            references = tuple(parts)
             tally.settle(0)
-        return HeldRows(tuple(parts), tally.n_rows)
+        return HeldRows(references, tally.n_rows)
+
+    @contextmanager
+    def _pass(self, work: Callable[[Batches], Any]) -> Iterator[tuple[Iterator[Any], Tally]]:
+        """Yield the parts and the count of their rows; whatever stops the pass, no task of it goes on for long."""
+        tally = Tally(self.on_rows)
+        try:
+            with clear_errors(), closing(self.parts(work, tally)) as parts:
+                yield parts, tally
+        except BaseException:
+            tally.cancel()
+            raise
 
 
 @dataclass(frozen=True)
@@ -82,13 +102,19 @@ class BlockRows(ClusterRows):
         return None if len(self.columns.features) == 1 else self.columns.features
 
     def head(self) -> list[tuple[ArrayLike, ArrayLike | None]]:
-        """Return the first rows."""
+        """Return the first rows, which are computed once."""
+        return self._head
+
+    @cached_property
+    def _head(self) -> list[tuple[ArrayLike, ArrayLike | None]]:
         first = self._read.limit(HEAD_ROWS)
         with clear_errors():
-            block = first.take_batch(HEAD_ROWS, batch_format="pyarrow")
-        return [self.columns.rows(block)]
+            block = next(iter(first.iter_batches(batch_size=HEAD_ROWS, batch_format="pyarrow")), None)
+        if block is None or block.num_rows == 0:
+            raise InputError("the dataset holds no rows; pass one with at least one")
+        return list(self.columns.located(block, self.columns.batches))
 
-    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Iterator[Any]:
+    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Generator[Any, None, None]:
         """Yield a reference to each block of parts."""
         blocks = self._read.map_batches(
             _OnBlock(ray.put(work), self.columns), batch_format="pyarrow", batch_size=self.rows_per_part
@@ -114,9 +140,12 @@ class _OnBlock:
     def __call__(self, block: pa.Table) -> pa.Table:
         if block.num_rows == 0:
             return pack_part(Part(0, None))
-        rows = self.columns.rows(block)
-        with placed(self.columns.place(block)):
-            return pack_part(Part(block.num_rows, fetched(self.work)([rows])))
+        work = fetched(self.work)
+        summary = persist(
+            lambda: self.columns.located(block, lambda rows: work(self.columns.batches(rows))),
+            self.columns.place(block),
+        )
+        return pack_part(Part(block.num_rows, summary))
 
 
 @dataclass(frozen=True)
@@ -125,10 +154,12 @@ class FileRows(ClusterRows):
 
     Attributes:
         file: What `gem_ood.files.open_features` returns.
+        rows_per_part: Rows that a task takes; by default, some 256 MB of them.
         on_rows: Called with the number of rows that a pass has done.
     """
 
     file: FeatureFile
+    rows_per_part: int | None = None
     on_rows: OnRows | None = None
 
     @property
@@ -142,12 +173,12 @@ class FileRows(ClusterRows):
         labels = None if batch.labels is None else batch.labels[:HEAD_ROWS]
         return [(batch.features[:HEAD_ROWS], labels)]
 
-    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Iterator[Any]:
+    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Generator[Any, None, None]:
         """Yield a reference to each part; only a few are handed out at a time."""
         reference = ray.put(work)
-        for piece in self.file.pieces(BYTES_PER_TASK):
+        for piece in cut(self.file, rows_per_part=self.rows_per_part):
             tally.settle(tasks_at_once() - 1)
-            part, note = _on_piece.remote(reference, piece)
+            part, note = cast("tuple[Any, Any]", _on_piece.remote(reference, piece))
             tally.add(note)
             yield part
 
@@ -164,26 +195,27 @@ class HeldRows(ClusterRows):
         """Return the rows of the first part that has some."""
         return next([(rows, None)] for rows in self.arrays() if len(rows))
 
-    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Iterator[Any]:
+    def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Generator[Any, None, None]:
         """Yield a reference to each part; only a few are handed out at a time."""
         reference = ray.put(work)
         for held in self.references:
             tally.settle(tasks_at_once() - 1)
-            part, note = _on_held.remote(reference, held)
+            part, note = cast("tuple[Any, Any]", _on_held.remote(reference, held))
             tally.add(note)
             yield part
 
     def arrays(self) -> Iterator[Any]:
         """Yield the arrays themselves: all rows come here."""
         for held in self.references:
-            block = ray.get(held)
+            with clear_errors():
+                block = ray.get(held)
             for part in unpack_parts(block):
                 yield part.summary
 
 
 def tasks_at_once() -> int:
     """Return how many tasks are handed out at a time."""
-    return max(1, int(TASKS_PER_CPU * ray.cluster_resources().get("CPU", 1.0)))
+    return max(1, int(TASKS_PER_CPU * ray.cluster_resources().get("CPU", 1.0)))  # type: ignore[no-untyped-call]
 
 
 @lru_cache(maxsize=2)  # the work, and the detector that it may ask for
@@ -192,28 +224,41 @@ def fetched(reference: Any) -> Any:
     return ray.get(reference)
 
 
-@ray.remote(num_returns=2, max_retries=RETRIES)  # type: ignore[untyped-decorator]
-def _on_piece(work: Callable[[Batches], Any], piece: FeatureFile) -> tuple[Part, int]:
-    n_rows = 0
-
-    def count(n_read: int) -> None:
-        nonlocal n_rows
-        n_rows = n_read
-
-    with placed(str(piece.path)):
-        summary = work(piece.watched(count))
-    return Part(n_rows, summary), n_rows
+@ray.remote(num_returns=2, max_retries=RETRIES)
+def _on_piece(work: Callable[[Batches], Any], piece: FilePiece) -> tuple[Part, int | Failed]:
+    counted = _Counted(piece)
+    summary = attempt(lambda: work(counted), piece.place)
+    return _noted(Part(counted.n_rows, summary))
 
 
-@ray.remote(num_returns=2, max_retries=RETRIES)  # type: ignore[untyped-decorator]
-def _on_held(work: Callable[[Batches], Any], held: Any) -> tuple[Part, int]:
+class _Counted:
+    """Batches that count their rows as they pass; the last pass over them counts."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self.n_rows = 0
+
+    def __iter__(self) -> Iterator[tuple[ArrayLike, ArrayLike | None]]:
+        self.n_rows = 0
+        for X, y in self._batches:
+            self.n_rows += len(X)  # type: ignore[arg-type]
+            yield X, y
+
+
+@ray.remote(num_returns=2, max_retries=RETRIES)
+def _on_held(work: Callable[[Batches], Any], held: Any) -> tuple[Part, int | Failed]:
     parts = [part for part in unpack_parts(held) if part.n_rows]
     n_rows = sum(part.n_rows for part in parts)
     if n_rows == 0:
         return Part(0, None), 0
-    return Part(n_rows, work([(part.summary, None) for part in parts])), n_rows
+    batches = [(part.summary, None) for part in parts]
+    return _noted(Part(n_rows, attempt(lambda: work(batches), "the scores of some rows")))
 
 
-@ray.remote(num_cpus=0, max_retries=RETRIES)  # type: ignore[untyped-decorator]
+def _noted(part: Part) -> tuple[Part, int | Failed]:
+    return part, part.summary if isinstance(part.summary, Failed) else part.n_rows
+
+
+@ray.remote(num_cpus=0, max_retries=RETRIES)
 def _count(block: pa.Table) -> int:
     return int(sum(block.column("n_rows").to_pylist()))

@@ -29,6 +29,7 @@ from gem_ood.reports.panels.quantiles import chi2_curves
 from gem_ood.reports.report import DetectorReport, DiagnosisReport, FeatureMap, Report, Run, check_page_path
 from gem_ood.reports.watching import RowWatch
 from gem_ood.reports.wording import caveats, findings, headline
+from gem_ood.thresholds import RankedScores
 
 __all__ = ["ReportOptions", "gather", "write"]
 
@@ -240,9 +241,13 @@ def _detector_report(detector: Detector, name: str, scored: ScoredSets, watch: R
         threshold=threshold,
         histogram=score_histogram(inside, outside, threshold=None if threshold is None else threshold.value),
         curves={ood: detection_curves(inside, scores) for ood, scores in outside.items()},
-        kept=None if threshold is None else kept_shares(detector.calibration_scores_, inside, threshold=threshold),
+        kept=None if threshold is None else kept_shares(_calibration(detector), inside, threshold=threshold),
         surprises=watch.surprises(name),
     )
+
+
+def _calibration(detector: Detector) -> RankedScores | NDArray[np.float64]:
+    return detector.ranked_calibration or detector.calibration_scores_
 
 
 def _lead(comparison: Comparison, detectors: Mapping[str, Detector]) -> str:

@@ -32,6 +32,9 @@ Batches = Iterable[tuple[ArrayLike, ArrayLike | None]]
 OodCovarianceFrom = Literal["rows", "given", "classes"]
 IdScoresFrom = Literal["rows", "calibration"]
 
+#: Of more ranked calibration scores than these, so many stand for all: rates of them are good to a millionth.
+MOST_SCORES = 1_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class Certification:
@@ -45,7 +48,8 @@ class Certification:
         rates: Predicted beside measured, by threshold.
         n_id: In-distribution rows given.
         n_ood: Out-of-distribution rows given.
-        n_id_scores: In-distribution scores behind measured TPRs, of rows given or of the calibration.
+        n_id_scores: In-distribution scores behind measured TPRs, of rows given or of the calibration; of a ranked
+            calibration a million at the most, evenly spaced in rank.
         ood_covariance_from: `"rows"`, `"given"`, or `"classes"` where it is assumed to be the classes' own.
         id_scores_from: Where the scores behind measured TPRs are from: `"rows"`, `"calibration"`, or None.
         calibration_distance: Kolmogorov–Smirnov distance of the calibration scores from those of rows drawn from the
@@ -185,8 +189,8 @@ def _assemble(
     id_scores, distance = given_scores, None
     scores_from: IdScoresFrom | None = None if given_scores is None else "rows"
     if given_scores is None and detector.is_calibrated:
-        id_scores, scores_from = detector.calibration_scores_, "calibration"
-        distance = _calibration_distance(detector)
+        id_scores, scores_from = _calibration_scores(detector), "calibration"
+        distance = _calibration_distance(detector, id_scores)
     rates = rates_of(detector, analysis, id_scores=id_scores, ood_scores=ood_scores, model_scores=model_scores)
     trust: Trust | None = None
     if id_scores is not None:
@@ -279,7 +283,13 @@ def _gather_id(detector: GaussianDetector, batches: Batches, tpr: float) -> tupl
     return np.concatenate(scores), diagnosis
 
 
-def _calibration_distance(detector: GaussianDetector) -> float:
+def _calibration_scores(detector: GaussianDetector) -> NDArray[np.float64]:
+    """Return one score per calibration row, or as many as are needed here, evenly spaced in rank, of ranked ones."""
+    ranked = detector.ranked_calibration
+    return detector.calibration_scores_ if ranked is None else ranked.sample(MOST_SCORES)
+
+
+def _calibration_distance(detector: GaussianDetector, scores: NDArray[np.float64]) -> float:
     """Return how far the calibration scores are from those of rows of the fitted Gaussians."""
-    scores, expected = detector.calibration_scores_, np.sort(model_scores_of(detector))
+    expected = np.sort(model_scores_of(detector))
     return ks_distance(np.searchsorted(expected, scores, side="right") / len(expected))

@@ -11,21 +11,23 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincc
 
 from gem_ood.errors import CalibrationSizeError, InputError
-from gem_ood.features import as_scores
+from gem_ood.features import as_scores, is_count
 from gem_ood.thresholds.probability import as_probability
 
 __all__ = [
     "Method",
     "Threshold",
+    "ThresholdOrder",
     "choose_threshold",
     "conformal_threshold",
     "pac_threshold",
     "quantile_threshold",
     "rows_needed",
+    "threshold_order",
 ]
 
 Method = Literal["quantile", "conformal", "pac"]
@@ -80,6 +82,29 @@ class Threshold:
         return f"At least {kept} the {self.n_rows} calibration rows are kept; nothing is promised for new rows."
 
 
+@dataclass(frozen=True)
+class ThresholdOrder:
+    """Which of the calibration scores a threshold cuts at, known from their number alone.
+
+    Attributes:
+        tpr: The share of in-distribution rows that was asked to be kept.
+        confidence: How sure the PAC guarantee is; None for the other methods.
+        method: "quantile", "conformal" or "pac".
+        n_rows: How many calibration rows there are.
+        order: The j of B5: the threshold is the j-th smallest calibration score, counted from 1.
+    """
+
+    tpr: float
+    confidence: float | None
+    method: Method
+    n_rows: int
+    order: int
+
+    def at(self, value: float) -> Threshold:
+        """Return the threshold, given the score of this order."""
+        return Threshold(value, self.tpr, self.confidence, self.method, self.n_rows, self.order)
+
+
 def quantile_threshold(scores: ArrayLike, *, tpr: float = 0.95, assume_sorted: bool = False) -> Threshold:
     """Return the largest of the scores that keeps at least the share tpr of these very rows.
 
@@ -94,11 +119,7 @@ def quantile_threshold(scores: ArrayLike, *, tpr: float = 0.95, assume_sorted: b
         >>> quantile_threshold([4.0, 1.0, 3.0, 2.0], tpr=0.75).value
         2.0
     """
-    share = as_probability(tpr, name="tpr")
-    array = as_scores(scores)
-    order = math.floor((1 - share) * len(array)) + 1
-    value = _order_statistic(array, order, assume_sorted)
-    return Threshold(value, float(share), None, "quantile", len(array), order)
+    return choose_threshold(scores, tpr=tpr, method="quantile", assume_sorted=assume_sorted)
 
 
 def conformal_threshold(scores: ArrayLike, *, tpr: float = 0.95, assume_sorted: bool = False) -> Threshold:
@@ -119,13 +140,7 @@ def conformal_threshold(scores: ArrayLike, *, tpr: float = 0.95, assume_sorted: 
         >>> conformal_threshold(range(1, 20), tpr=0.95).value
         1.0
     """
-    share = as_probability(tpr, name="tpr")
-    array = as_scores(scores)
-    order = math.floor((1 - share) * (len(array) + 1))
-    if order < 1:
-        _refuse_too_few(len(array), share, None)
-    value = _order_statistic(array, order, assume_sorted)
-    return Threshold(value, float(share), None, "conformal", len(array), order)
+    return choose_threshold(scores, tpr=tpr, method="conformal", assume_sorted=assume_sorted)
 
 
 def pac_threshold(
@@ -150,20 +165,8 @@ def pac_threshold(
         >>> pac_threshold(range(1000), tpr=0.95, confidence=0.95).order
         39
     """
-    share = as_probability(tpr, name="tpr")
-    sureness = as_probability(confidence, name="confidence")
-    array = as_scores(scores)
-    enough, too_many = 0, len(array) + 1  # the order wanted is the last one that misses rarely enough
-    while too_many - enough > 1:
-        middle = (enough + too_many) // 2
-        if _misses_rarely(middle, len(array), share, sureness):
-            enough = middle
-        else:
-            too_many = middle
-    if enough < 1:
-        _refuse_too_few(len(array), share, sureness)
-    value = _order_statistic(array, enough, assume_sorted)
-    return Threshold(value, float(share), float(sureness), "pac", len(array), enough)
+    as_probability(confidence, name="confidence")  # None stands for no default here
+    return choose_threshold(scores, tpr=tpr, confidence=confidence, method="pac", assume_sorted=assume_sorted)
 
 
 def choose_threshold(
@@ -187,19 +190,51 @@ def choose_threshold(
         >>> choose_threshold(range(1000), confidence=0.99).method
         'pac'
     """
+    array = as_scores(scores)
+    chosen = threshold_order(len(array), tpr=tpr, confidence=confidence, method=method)
+    ordered = array if assume_sorted else np.partition(array, chosen.order - 1)
+    return chosen.at(float(ordered[chosen.order - 1]))
+
+
+def threshold_order(
+    n_rows: int, *, tpr: float = 0.95, confidence: float | None = None, method: Method | None = None
+) -> ThresholdOrder:
+    """Return which of n_rows calibration scores, in order, is the threshold: `choose_threshold` without the scores.
+
+    Args:
+        n_rows: How many held-out in-distribution rows there are.
+        tpr: The share of rows to keep.
+        confidence: How sure the PAC guarantee is; method="pac" alone means 0.99. The other methods have none.
+        method: "quantile", "conformal" or "pac".
+
+    Raises:
+        CalibrationSizeError: There are fewer than `rows_needed` rows.
+
+    Example:
+        >>> threshold_order(100_000_000, tpr=0.95).order
+        5000000
+    """
+    if not is_count(n_rows):
+        raise InputError(f"n_rows is {n_rows!r}; pass the number of calibration rows")
     if method is None:
         method = "conformal" if confidence is None else "pac"
-    if method == "pac":
-        sureness = DEFAULT_CONFIDENCE if confidence is None else confidence
-        return pac_threshold(scores, tpr=tpr, confidence=sureness, assume_sorted=assume_sorted)
-    if method not in ("quantile", "conformal"):
+    if method not in ("quantile", "conformal", "pac"):
         raise InputError(f'method must be "quantile", "conformal", "pac" or None but is {method!r}; pass one of these')
-    if confidence is not None:
+    if confidence is not None and method != "pac":
         raise InputError(
             f'method="{method}" has no confidence but confidence is {confidence!r}; pass method="pac", or drop one'
         )
-    cut = quantile_threshold if method == "quantile" else conformal_threshold
-    return cut(scores, tpr=tpr, assume_sorted=assume_sorted)
+    share, sureness, n = as_probability(tpr, name="tpr"), None, int(n_rows)
+    if method == "quantile":
+        order = math.floor((1 - share) * n) + 1
+    elif method == "conformal":
+        order = math.floor((1 - share) * (n + 1))
+    else:
+        sureness = as_probability(DEFAULT_CONFIDENCE if confidence is None else confidence, name="confidence")
+        order = _pac_order(n, share, sureness)
+    if order < 1:
+        _refuse_too_few(n, share, sureness)
+    return ThresholdOrder(float(share), None if sureness is None else float(sureness), method, n, order)
 
 
 def rows_needed(*, tpr: float, confidence: float | None = None) -> int:
@@ -225,6 +260,17 @@ def _rows_needed(share: Fraction, sureness: Fraction | None) -> int:
     return n_rows
 
 
+def _pac_order(n_rows: int, share: Fraction, sureness: Fraction) -> int:
+    enough, too_many = 0, n_rows + 1  # the order wanted is the last one that misses rarely enough
+    while too_many - enough > 1:
+        middle = (enough + too_many) // 2
+        if _misses_rarely(middle, n_rows, share, sureness):
+            enough = middle
+        else:
+            too_many = middle
+    return enough
+
+
 def _misses_rarely(order: int, n_rows: int, share: Fraction, sureness: Fraction) -> bool:
     # P(Bin(n, α) <= j - 1) <= δ, the binomial tail written as an incomplete beta function, which takes any n.
     tail = betaincc(order, n_rows - order + 1, float(1 - share))
@@ -238,11 +284,6 @@ def _refuse_too_few(n_rows: int, share: Fraction, sureness: Fraction | None) -> 
         f"{promise} needs at least {_rows_needed(share, sureness)} calibration rows but {n_rows} came; pass "
         f"more rows, or ask for a lower {lower}"
     )
-
-
-def _order_statistic(scores: NDArray[np.float64], order: int, assume_sorted: bool) -> float:
-    ordered = scores if assume_sorted else np.partition(scores, order - 1)
-    return float(ordered[order - 1])
 
 
 def _percent(share: float) -> str:

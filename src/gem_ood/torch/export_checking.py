@@ -117,11 +117,10 @@ def _differences(
         if not bool((shares <= tolerance).all()):
             yield f"{name} differ by {float(shares.max()):.1g} of their size, beyond tolerance={tolerance:g}"
     # Exact, so that p-values and verdicts are PyTorch's unless a score is within the tolerance of a calibration score.
-    own, ordered, threshold = scores.to(judge.labels.device), judge.calibration, judge.threshold
-    assert ordered is not None
+    own, threshold = scores.to(judge.labels.device), judge.threshold
     assert threshold is not None
     gaps = (p_values - judge._p_values(own).cpu()).abs()
-    if not bool((gaps < 0.5 / (len(ordered) + 1)).all()):
+    if not bool((gaps < 0.5 / (judge.n_rows + 1)).all()):
         yield f"p-values differ by {float(gaps.max()):.1g} from those of the graph's own scores"
     if not torch.equal(is_ood, (own < threshold).cpu()):
         yield "verdicts are not those of the graph's own scores"

@@ -48,6 +48,7 @@ class Judge(nn.Module):
     labels: Tensor
     threshold: Tensor | None
     calibration: Tensor | None
+    ranks: Tensor | None
 
     def __init__(self, detector: Detector, *, n_columns: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -58,6 +59,11 @@ class Judge(nn.Module):
         ordered = _rounded_down(_exact(detector.calibration_scores_), dtype) if calibrated else None
         self.register_buffer("threshold", threshold, persistent=False)
         self.register_buffer("calibration", ordered, persistent=False)
+        self.n_rows = detector.threshold_.n_rows if calibrated else 0
+        ranks = detector.calibration_ranks_ if calibrated else None
+        if ranks is not None:  # the rank of the first score above, and the last of all where there is none
+            ranks = np.append(ranks, self.n_rows + 1)
+        self.register_buffer("ranks", None if ranks is None else torch.tensor(ranks), persistent=False)
         self._detector, self._made_from = detector, detector.__dict__.copy()
 
     def is_of(self, detector: Detector, device: torch.device) -> bool:
@@ -88,12 +94,12 @@ class Judge(nn.Module):
 
     def _p_values(self, scores: Tensor) -> Tensor:
         assert self.calibration is not None
-        n_rows = len(self.calibration)
         if torch.onnx.is_in_onnx_export() or torch.compiler.is_exporting():
             at_or_below = _count_at_or_below(self.calibration, scores)
         else:
             at_or_below = torch.searchsorted(self.calibration, scores.detach(), right=True)
-        return (1 + at_or_below).to(scores.dtype) / (n_rows + 1)
+        rank = 1 + at_or_below if self.ranks is None else self.ranks[at_or_below]
+        return rank.to(scores.dtype) / (self.n_rows + 1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         bounds = {"threshold": self.threshold, "calibration": self.calibration}

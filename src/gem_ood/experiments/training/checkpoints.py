@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gem_ood import storage
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.experiments.locking import locked_at_once
 from gem_ood.experiments.training.recipe import EpochResult
+from gem_ood.locking import locked_at_once
 
 __all__ = [
     "Checkpoint",

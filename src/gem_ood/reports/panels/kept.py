@@ -9,7 +9,7 @@ from scipy import stats
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_scores
-from gem_ood.thresholds import Threshold, conformal_threshold, rows_needed
+from gem_ood.thresholds import RankedScores, Threshold, conformal_threshold, rows_needed
 
 __all__ = ["CONFIDENCE", "KeptShares", "kept_shares"]
 
@@ -78,14 +78,17 @@ class KeptShares:
         }
 
 
-def kept_shares(calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshold: Threshold) -> KeptShares:
+def kept_shares(
+    calibration_scores: ArrayLike | RankedScores, id_scores: ArrayLike, *, threshold: Threshold
+) -> KeptShares:
     """Return what share of in-distribution rows conformal thresholds keep, for many shares asked for.
 
     The rows kept of n_test, by the j-th smallest of n calibration scores, are beta-binomial(n_test, n + 1 − j, j): as
     many test rows lie above that score as the ranks of exchangeable rows have it (B5).
 
     Args:
-        calibration_scores: One score per calibration row, those that the detector's threshold is from.
+        calibration_scores: One score per calibration row, those that the detector's threshold is from, or its
+            `ranked_calibration` where it has one.
         id_scores: One score per in-distribution test row.
         threshold: The detector's own threshold.
 
@@ -98,11 +101,21 @@ def kept_shares(calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshol
     """
     if not isinstance(threshold, Threshold):
         raise InputError(f"threshold is {threshold!r}; pass a detector's threshold_, from gem_ood.thresholds")
-    calibration = np.sort(as_scores(calibration_scores, name="calibration_scores"))
     inside = np.sort(as_scores(id_scores, name="id_scores"))
+    calibration: Floats | RankedScores
+    if isinstance(calibration_scores, RankedScores):
+        calibration, n_calibration = calibration_scores, calibration_scores.n_rows
+    else:
+        calibration = np.sort(as_scores(calibration_scores, name="calibration_scores"))
+        n_calibration = len(calibration)
+        if threshold.n_rows > n_calibration:
+            raise InputError(
+                f"threshold is of {threshold.n_rows} calibration rows but {n_calibration} scores came; pass all of "
+                f"them, or the detector's ranked_calibration where it has one"
+            )
     shares = sorted({*ASKED, threshold.tpr})
-    asked = [share for share in shares if rows_needed(tpr=share) <= len(calibration)]
-    cuts = [conformal_threshold(calibration, tpr=share, assume_sorted=True) for share in asked]
+    asked = [share for share in shares if rows_needed(tpr=share) <= n_calibration]
+    cuts = [_conformal(calibration, share) for share in asked]
     ranges = np.array([_KeptLaw.of(cut, calibration, len(inside)).range() for cut in cuts])
     own = _KeptLaw.of(threshold, calibration, len(inside))
     own_realised = float(_share_kept(inside, np.array([threshold.value]))[0])
@@ -112,7 +125,7 @@ def kept_shares(calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshol
         realised=_share_kept(inside, np.array([cut.value for cut in cuts])),
         low=ranges[:, 0],
         high=ranges[:, 1],
-        n_calibration=len(calibration),
+        n_calibration=n_calibration,
         n_test=len(inside),
         own_asked=threshold.tpr,
         own_realised=own_realised,
@@ -120,6 +133,12 @@ def kept_shares(calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshol
         own_high=own_high,
         own_chance=own.chance(own_realised),
     )
+
+
+def _conformal(calibration: Floats | RankedScores, share: float) -> Threshold:
+    if isinstance(calibration, RankedScores):
+        return calibration.threshold(tpr=share)
+    return conformal_threshold(calibration, tpr=share, assume_sorted=True)
 
 
 def _share_kept(ordered: Floats, cuts: Floats) -> Floats:
@@ -131,7 +150,8 @@ class _KeptLaw:
     """How many of n_test rows are kept, if they and the calibration rows are exchangeable.
 
     Where calibration scores tie with the threshold, more rows are kept than their ranks say: then the law of the first
-    of the tied scores bounds the number from below, and that of the score beneath them from above.
+    of the tied scores bounds the number from below, and that of the score beneath them from above. Of ranked scores it
+    is not known which are tied, so they count as if they were.
     """
 
     fewest: "_Counts"
@@ -139,10 +159,14 @@ class _KeptLaw:
     n_test: int
 
     @classmethod
-    def of(cls, cut: Threshold, ordered: Floats, n_test: int) -> "_KeptLaw":
+    def of(cls, cut: Threshold, calibration: Floats | RankedScores, n_test: int) -> "_KeptLaw":
         """Return the law for a threshold among calibration scores; None stands for no bound from above."""
-        first, last = (int(np.searchsorted(ordered, cut.value, side=side)) for side in ("left", "right"))
-        if last - first < 2:
+        if isinstance(calibration, RankedScores):
+            first, is_tied = cut.order - 1, True
+        else:
+            first, last = (int(np.searchsorted(calibration, cut.value, side=side)) for side in ("left", "right"))
+            is_tied = last - first >= 2
+        if not is_tied:
             counts = _Counts.of(cut.order, cut.n_rows, n_test)
             return cls(counts, counts, n_test)
         most = _Counts.of(first, cut.n_rows, n_test) if first else None

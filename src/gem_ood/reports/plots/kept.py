@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from gem_ood.reports.panels.kept import CONFIDENCE, KeptShares, kept_shares
 from gem_ood.reports.plots import style
-from gem_ood.thresholds import Threshold
+from gem_ood.thresholds import RankedScores, Threshold
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,11 @@ HEIGHT = 3.1
 
 
 def asked_and_kept(
-    calibration_scores: ArrayLike, id_scores: ArrayLike, *, threshold: Threshold, width: style.Width = "column"
+    calibration_scores: ArrayLike | RankedScores,
+    id_scores: ArrayLike,
+    *,
+    threshold: Threshold,
+    width: style.Width = "column",
 ) -> "Figure":
     """Return the share of in-distribution rows that conformal thresholds keep, against the share asked for.
 
@@ -27,7 +31,8 @@ def asked_and_kept(
     it they differ, or scores are tied. The dot is the detector's own threshold.
 
     Args:
-        calibration_scores: One score per calibration row, those that the detector's threshold is from.
+        calibration_scores: One score per calibration row, those that the detector's threshold is from, or its
+            `ranked_calibration` where it has one.
         id_scores: One score per in-distribution test row.
         threshold: The detector's own threshold.
         width: "page" or "column".

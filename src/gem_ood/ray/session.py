@@ -1,0 +1,96 @@
+"""A connection to Ray for one command: a cluster that runs, or workers on this machine."""
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.data import DataContext
+
+from gem_ood._version import __version__
+from gem_ood.errors import InputError
+from gem_ood.ray.failures import clear_errors
+
+__all__ = ["session"]
+
+#: A head that does not answer by then is none.
+PATIENCE_SECONDS = 10.0
+
+#: Ray's and Ray Data's own lines, which would break ours and the progress bar.
+_LOGGERS = ("ray", "ray.data")
+
+
+@contextmanager
+def session(address: str | None = None) -> Iterator[None]:
+    """Connect to the cluster at an address, or start one worker per core of this machine; quiet, and closed at the end.
+
+    Args:
+        address: `HOST:PORT` of a cluster's head, or "auto" for the one that runs on this machine. None starts workers
+            here, which end with the block. Where this process is connected already, that connection is used.
+
+    Raises:
+        InputError: No cluster answers at the address, or its workers have no gem-ood or another version.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
+    if address is None:
+        options |= {"address": "local", "include_dashboard": False}
+    else:
+        options["address"] = address
+    try:
+        _reach(address)
+        ray.init(**options)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"no Ray cluster answers at {address or 'this machine'} ({_first_line(error)}); start one with "
+            f"ray start --head and pass its address as HOST:PORT, or leave the address out for workers on this machine"
+        ) from error
+    try:
+        DataContext.get_current().enable_progress_bars = False
+        _refuse_other_version()
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _reach(address: str | None) -> None:
+    """Raise at once if nothing listens at HOST:PORT: Ray would try for a quarter of an hour."""
+    host, _, port = (address or "").rpartition(":")
+    if "://" in str(address) or not port.isdigit():
+        if address not in (None, "auto"):
+            raise ValueError("the address is not HOST:PORT or auto")
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE_SECONDS):
+        pass
+
+
+def _refuse_other_version() -> None:
+    with clear_errors():
+        try:
+            found = ray.get(_version.remote())
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f'the workers of the cluster have no gem-ood; run pip install "gem-ood[ray]=={__version__}" on every '
+                f"machine"
+            ) from error
+    if found != __version__:
+        raise InputError(
+            f"the workers have gem-ood {found} but this machine has {__version__}; install one version everywhere"
+        )
+
+
+@ray.remote
+def _version() -> str:
+    return __version__  # a module is sent by name, so this is the worker's own
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")

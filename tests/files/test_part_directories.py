@@ -1,0 +1,299 @@
+"""A directory of parts is there whole or not at all, and a run that stopped is gone on with."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gem_ood import GEM
+from gem_ood.errors import FileFormatError, InputError
+from gem_ood.files import open_features, score_to_directory, streaming
+from gem_ood.files.part_directories import PartDirectory, part_directory
+from gem_ood.storage import atomic_path
+
+NAMES = ("a.txt", "inner/b.txt", "inner/deep/c.txt")
+
+
+def write(parts: PartDirectory, *names: str) -> None:
+    for name in names:
+        with atomic_path(parts.path_of(name)) as temporary:
+            temporary.write_text(name)
+
+
+def contents(path: Path) -> list[str]:
+    return sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+
+
+class StopError(Exception):
+    """What ends a run in the middle."""
+
+
+def run(out: Path, *names: str, plan: Any = 1) -> tuple[str, ...]:
+    """Write these parts, or what is missing; return what was missing at first."""
+    with part_directory(out, names=NAMES, plan={"input": plan}) as parts:
+        missing = parts.missing()
+        write(parts, *(names or missing))
+        if names:
+            raise StopError
+    return missing
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "scores"
+
+
+def test_the_directory_appears_once_all_parts_are_there(out: Path) -> None:
+    with part_directory(out, names=NAMES, plan={}) as parts:
+        assert parts.missing() == NAMES
+        write(parts, *NAMES[:2])
+        assert parts.missing() == NAMES[2:]
+        write(parts, NAMES[2])
+        assert not out.exists()
+    assert contents(out) == sorted(NAMES)
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
+
+
+def test_the_same_plan_goes_on_and_any_other_starts_clean(out: Path) -> None:
+    with pytest.raises(StopError):
+        run(out, NAMES[1])
+    assert not out.exists()
+    with pytest.raises(StopError):
+        run(out, NAMES[0])
+    assert contents(out.parent / ".scores.partial") == ["_plan.json", *sorted(NAMES[:2])]
+    assert run(out) == (NAMES[2],)
+    for name in NAMES:
+        (out / name).unlink()
+    (out / "inner" / "deep").rmdir()
+    (out / "inner").rmdir()
+    with pytest.raises(StopError):
+        run(out, NAMES[0], plan=1)
+    assert run(out, plan=2) == NAMES
+    assert contents(out) == sorted(NAMES)
+
+
+def test_parts_that_are_missing_at_the_end_are_an_error_and_stay_unpublished(out: Path) -> None:
+    with (
+        pytest.raises(InputError, match=r"1 of 3 files for .*scores are not there, the first is inner/b.txt; run the"),
+        part_directory(out, names=NAMES, plan={}) as parts,
+    ):
+        write(parts, NAMES[0], NAMES[2])
+    assert not out.exists()
+
+
+def test_what_a_killed_writer_left_is_not_published(out: Path) -> None:
+    with part_directory(out, names=NAMES, plan={}) as parts:
+        write(parts, *NAMES)
+        (parts.folder / "inner" / ".b.12345678.txt").write_text("half")
+    assert contents(out) == sorted(NAMES)
+
+
+def test_a_second_run_at_the_same_time_is_refused(out: Path) -> None:
+    with part_directory(out, names=NAMES, plan={}) as parts:
+        with (
+            pytest.raises(InputError, match=r"another run is writing .*scores; wait for it to end, or name another"),
+            part_directory(out, names=NAMES, plan={}),
+        ):
+            pytest.fail("two runs at once")
+        write(parts, *NAMES)
+    assert contents(out) == sorted(NAMES)
+
+
+def test_a_run_that_was_killed_is_gone_on_with(out: Path) -> None:
+    code = (
+        "import os, signal\n"
+        "from gem_ood.files.part_directories import part_directory\n"
+        f"with part_directory('scores', names={list(NAMES)!r}, plan={{'input': 1}}) as parts:\n"
+        "    parts.path_of('a.txt').write_text('a.txt')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=out.parent, timeout=60, check=False).returncode == -9
+    assert not out.exists()
+    assert run(out) == NAMES[1:]
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
+
+
+def test_an_empty_directory_is_filled_and_any_other_is_refused_before_the_work(out: Path) -> None:
+    out.mkdir()
+    run(out)
+    with pytest.raises(InputError, match=r"scores is a directory that is not empty; remove it, or name another"):
+        run(out)
+    other = out.with_name("file")
+    other.write_text("x")
+    with pytest.raises(InputError, match=r"file is a file, where a directory is to be written"):
+        run(other)
+    with pytest.raises(InputError, match=r"the directory .*nowhere does not exist; create it first"):
+        run(out.parent / "nowhere" / "scores")
+    with pytest.raises(InputError, match=r"is where a disk is mounted|is not empty"):
+        run(Path("/"))
+
+
+def test_a_link_to_an_empty_directory_is_followed(out: Path) -> None:
+    (out.parent / "far").mkdir()
+    out.symlink_to("far")
+    run(out)
+    assert out.is_symlink()
+    assert contents(out.parent / "far") == sorted(NAMES)
+
+
+def test_files_of_others_under_the_temporary_name_are_left_alone(out: Path) -> None:
+    folder = out.with_name(".scores.partial")
+    folder.mkdir()
+    (folder / "mine.txt").write_text("x")
+    with pytest.raises(InputError, match=r"\.scores\.partial holds files of others, where parts are to be written"):
+        run(out)
+    assert (folder / "mine.txt").read_text() == "x"
+    (folder / "mine.txt").unlink()
+    folder.rmdir()
+    folder.symlink_to(out.parent)
+    with pytest.raises(InputError, match=r"\.scores\.partial is in the way; remove it"):
+        run(out)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_place_that_cannot_be_written_is_one_line(out: Path) -> None:
+    out.parent.chmod(0o500)
+    try:
+        with pytest.raises(InputError, match=r"scores cannot be written \(Permission denied\)"):
+            run(out)
+    finally:
+        out.parent.chmod(0o700)
+
+
+def test_a_system_that_refuses_to_write_is_one_line(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(InputError, match=r"scores cannot be written \(Read-only file system\); mend that or name"):
+        run(out)
+
+
+@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../x", "_x", "a/.x"])
+def test_a_part_that_would_lie_elsewhere_is_refused(name: str, out: Path) -> None:
+    with (
+        pytest.raises(InputError, match=r"name it by a path within the directory"),
+        part_directory(out, names=[name], plan={}),
+    ):
+        pytest.fail("a part outside")
+
+
+def test_two_parts_of_one_name_are_refused_and_parts_travel(out: Path) -> None:
+    with pytest.raises(InputError, match=r"two parts have one name"), part_directory(out, names=["a", "a"], plan={}):
+        pytest.fail("one name twice")
+    with part_directory(out, names=NAMES, plan={}) as parts:
+        write(pickle.loads(pickle.dumps(parts)), *NAMES)
+    assert contents(out) == sorted(NAMES)
+
+
+# Verdicts in a directory
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    root = tmp_path / "rows"
+    (root / "b").mkdir(parents=True)
+    for place, (name, n_rows) in enumerate(
+        (("a.parquet", 300), ("b/0.parquet", 0), ("b/1.parquet", 1), ("c.parquet", 99))
+    ):
+        features = np.random.default_rng(place).normal(size=(n_rows, 3))
+        table = pa.table({f"x{column}": features[:, column] for column in range(3)})
+        pq.write_table(table.append_column("label", pa.array(["q", "r", "s"] * 100, pa.string())[:n_rows]), root / name)
+    return root
+
+
+@pytest.fixture
+def detector() -> GEM:
+    features = np.random.default_rng(8).normal(size=(300, 3))
+    return GEM().fit(features, ["q", "r", "s"] * 100).calibrate(np.random.default_rng(9).normal(size=(100, 3)))
+
+
+def test_each_file_has_the_verdicts_on_its_own_rows(rows: Path, detector: GEM, out: Path) -> None:
+    met: list[Any] = []
+    counts: list[int] = []
+    file = open_features(rows).watched(counts.append)
+    assert score_to_directory(detector, file, out, on_columns=met.append) == 400
+    assert contents(out) == ["a.parquet", "b/0.parquet", "b/1.parquet", "c.parquet"]
+    assert counts[-1] == 400
+    for name in contents(out):
+        table = pq.read_table(rows / name)
+        features = np.stack([table[f"x{column}"].to_numpy() for column in range(3)], axis=1)
+        found = pq.read_table(out / name)
+        assert found.column_names == ["score", "p_value", "is_ood", "nearest_class"]
+        assert found.schema.field("nearest_class").type == pa.string()
+        assert found.num_rows == len(features)
+        if len(features):
+            expected = detector.verdicts(features)
+            np.testing.assert_allclose(found["score"].to_numpy(), expected.score, rtol=1e-12)
+            np.testing.assert_array_equal(found["p_value"].to_numpy(), expected.p_value)
+            np.testing.assert_array_equal(found["is_ood"].to_numpy(), expected.is_ood)
+            assert found["nearest_class"].to_pylist() == expected.nearest_class.tolist()
+    assert sum(len(columns["score"]) for columns in met) == 400
+
+
+def test_a_second_run_scores_only_the_files_that_are_missing(
+    rows: Path, detector: GEM, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = out.with_name("whole")
+    score_to_directory(detector, open_features(rows), whole)
+    scored: list[str] = []
+    plain = streaming.score_file
+
+    def score_some(fitted: Any, file: Any) -> Any:
+        scored.append(file.path.name)
+        if scored.count("c.parquet") == 1:
+            raise StopError
+        return plain(fitted, file)
+
+    monkeypatch.setattr(streaming, "score_file", score_some)
+    with pytest.raises(StopError):
+        score_to_directory(detector, open_features(rows), out)
+    assert not out.exists()
+    met: list[Any] = []
+    assert score_to_directory(detector, open_features(rows), out, on_columns=met.append) == 400
+    assert scored == ["a.parquet", "1.parquet", "c.parquet", "c.parquet"]
+    assert sum(len(columns["score"]) for columns in met) == 400
+    for name in contents(whole):
+        assert pq.read_table(out / name).equals(pq.read_table(whole / name))
+
+
+def test_another_detector_other_rows_or_other_columns_start_clean(rows: Path, detector: GEM, out: Path) -> None:
+    file = open_features(rows)
+
+    def plan() -> dict[str, Any]:
+        return streaming.score_plan(detector, open_features(rows))
+
+    before = plan()
+    assert plan() == before
+    detector.calibrate(tpr=0.5)
+    assert plan() != before
+    detector.calibrate(tpr=0.95)
+    assert plan() == before
+    assert streaming.score_plan(detector, open_features(rows, features="x1,x0,x2")) != before
+    os.utime(rows / "c.parquet", ns=(1, 1))
+    assert plan() != before
+    with part_directory(out, names=[part.name for part in file.parquet.files], plan=before) as parts:  # type: ignore[union-attr]
+        for name in parts.missing():
+            parts.path_of(name).write_text("of the plan before")
+        parts.path_of("c.parquet").unlink()
+        with pytest.raises(InputError, match=r"another run"):
+            score_to_directory(detector, open_features(rows), out)
+        parts.path_of("c.parquet").write_text("x")
+
+
+def test_a_part_of_an_earlier_run_that_was_damaged_since_is_named(rows: Path, detector: GEM, out: Path) -> None:
+    file = open_features(rows)
+    assert file.parquet is not None
+    names = [part.name for part in file.parquet.files]
+    plan = streaming.score_plan(detector, file)
+    with pytest.raises(InputError, match="are not there"), part_directory(out, names=names, plan=plan) as parts:
+        parts.path_of("a.parquet").write_text("damaged")
+    with pytest.raises(FileFormatError, match=r"a.parquet, which an earlier run wrote, is damaged .*; remove it and"):
+        score_to_directory(detector, file, out)

@@ -1,0 +1,538 @@
+"""Faults in the middle of a job: it finishes with the identical result, or stops with one clear error."""
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+import ray
+import ray.data
+
+import gem_ood.ray as cluster
+from gem_ood import GEM
+from gem_ood.errors import CalibrationSizeError, FileFormatError, InputError, NotFittedError
+from gem_ood.gaussians import collect, merge
+from gem_ood.ray.opening import open_rows
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+
+N_FILES = 4
+
+
+@pytest.fixture(scope="module")
+def rows():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 5, 2000)
+    return generator.normal(size=(2000, 6)) + 4.0 * np.eye(6)[labels], labels
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return GEM().fit(*rows).calibrate(rows[0])
+
+
+def as_table(features, labels, **columns):
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(features)), np.shape(features)[1])
+    return pa.table({"features": lists, "label": pa.array(labels), **columns})
+
+
+def tables(rows):
+    """Return the rows as tables that say which file they are from."""
+    parts = zip(*(np.array_split(values, N_FILES) for values in rows), strict=True)
+    return [
+        as_table(features, labels, path=[f"{number}.parquet"] * len(labels))
+        for number, (features, labels) in enumerate(parts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def dataset(rows):
+    """One block for each table, materialized, so that a pass over it is short."""
+    return ray.data.from_arrow(tables(rows))
+
+
+@pytest.fixture
+def folder(rows, tmp_path):
+    """The same rows as files of five row groups each."""
+    path = tmp_path / "rows"
+    path.mkdir()
+    for number, table in enumerate(tables(rows)):
+        pq.write_table(table.drop_columns("path"), path / f"{number}.parquet", row_group_size=100)
+    return path
+
+
+def as_rows(source, dataset, folder):
+    """Return the rows of a dataset of blocks, or of files, as a fit opens them."""
+    if source == "blocks":
+        return open_rows(dataset, "features", "label")
+    return open_rows(folder, "features", "label", rows_per_part=200)
+
+
+def summed(batches):
+    return merge(*parts) if len(parts := [collect(X, y) for X, y in batches]) > 1 else parts[0]
+
+
+def assert_same_statistics(found, rows):
+    expected = collect(*rows)
+    assert found.n_rows == expected.n_rows
+    np.testing.assert_array_equal(found.counts, expected.counts)
+    np.testing.assert_allclose(found.means, expected.means, rtol=1e-12)
+    np.testing.assert_allclose(found.scatter, expected.scatter, rtol=1e-9)
+
+
+class Once:
+    """Does something the first time that it is called, of all processes."""
+
+    def __init__(self, marker, deed):
+        self.marker, self.deed = marker, deed
+
+    def __call__(self):
+        try:
+            self.marker.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        self.deed()
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_out():
+    raise MemoryError
+
+
+# A worker that dies
+
+
+@pytest.mark.parametrize("source", ["blocks", "files"])
+@pytest.mark.parametrize("place", ["work", "merge"])
+def test_a_worker_that_is_killed_does_its_work_again(rows, dataset, folder, tmp_path, source, place):
+    fault = Once(tmp_path / "killed", die)
+
+    def work(batches):
+        if place == "work":
+            fault()
+        return summed(list(batches))
+
+    def join(one, other):
+        if place == "merge":
+            fault()
+        return merge(one, other)
+
+    found = as_rows(source, dataset, folder).reduce(work, join)
+    assert fault.marker.exists()
+    assert_same_statistics(found, rows)
+
+
+def test_a_worker_that_is_killed_in_a_step_before_does_it_again(rows, dataset, tmp_path):
+    fault = Once(tmp_path / "killed", die)
+
+    def step(block):
+        fault()
+        return block
+
+    found = cluster.fit(dataset.map_batches(step, batch_format="pyarrow"), GEM())
+    assert fault.marker.exists()
+    assert_same_statistics(found.statistics_, rows)
+
+
+def test_an_actor_that_is_killed_is_started_again_and_no_row_counts_twice(rows, dataset, tmp_path):
+    class Step:
+        def __init__(self, fault):
+            self.fault, self.n_blocks = fault, 0
+
+        def __call__(self, block):
+            self.n_blocks += 1
+            if self.n_blocks > 1:
+                self.fault()
+            return block
+
+    fault = Once(tmp_path / "killed", die)
+    steps = dataset.map_batches(
+        Step, fn_constructor_args=[fault], compute=ray.data.ActorPoolStrategy(size=1), batch_format="pyarrow"
+    )
+    found = cluster.fit(steps, GEM())
+    assert fault.marker.exists()
+    assert_same_statistics(found.statistics_, rows)
+
+
+@pytest.mark.parametrize("source", ["blocks", "files"])
+def test_rows_over_which_every_worker_dies_end_the_fit(dataset, folder, source):
+    def work(batches):
+        die()
+
+    with pytest.raises(cluster.ClusterError, match=r"worker.*died|worker or machine was lost") as raised:
+        as_rows(source, dataset, folder).reduce(work, merge)
+    assert "\n" not in str(raised.value)
+
+
+# Memory
+
+
+@pytest.mark.parametrize("source", ["blocks", "files"])
+def test_memory_that_runs_out_for_a_moment_is_waited_for(rows, dataset, folder, tmp_path, source):
+    fault = Once(tmp_path / "out", run_out)
+
+    def work(batches):
+        fault()
+        return summed(list(batches))
+
+    assert_same_statistics(as_rows(source, dataset, folder).reduce(work, merge), rows)
+    assert fault.marker.exists()
+
+
+@pytest.mark.parametrize("source", ["blocks", "files"])
+def test_memory_that_never_suffices_ends_the_fit_with_a_remedy_and_the_place(dataset, folder, source):
+    def work(batches):
+        if any(np.isclose(X[:, 0], first_of_third).any() for X, _ in batches):
+            raise MemoryError
+        return summed(list(batches))
+
+    third = pq.read_table(folder / "2.parquet") if source == "files" else dataset.take_all()
+    first_of_third = (third["features"][0].as_py() if source == "files" else third[1000]["features"])[0]
+    place = r"2\.parquet, row groups? " if source == "files" else r"a block of 2\.parquet"
+    with pytest.raises(cluster.ClusterError, match=f"{place}.*ran out of memory.*smaller"):
+        as_rows(source, dataset, folder).reduce(work, merge)
+
+
+def test_memory_that_runs_out_in_a_step_before_is_called_by_its_name(dataset):
+    def step(block):
+        raise MemoryError
+
+    with pytest.raises(cluster.ClusterError, match="ran out of memory"):
+        cluster.fit(dataset.map_batches(step), GEM())
+
+
+def test_ray_is_told_not_to_try_for_ever_where_memory_runs_out():
+    assert int(os.environ["RAY_task_oom_retries"]) >= 0
+
+
+# Blocks that raise
+
+
+class StubbornError(Exception):
+    """An error that does not travel between processes."""
+
+    def __init__(self, text):
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("odd"), "KeyError: 'odd'"),
+        (ValueError("größer als 三"), "ValueError: größer als 三"),
+        (AssertionError(), "AssertionError"),
+        ("stubborn", "StubbornError: not to be pickled"),
+        (CalibrationSizeError("too few rows; take more"), "too few rows; take more"),
+    ],
+    ids=["key", "value", "bare", "unpicklable", "ours"],
+)
+def test_a_step_that_raises_is_one_clear_error(dataset, error, text):
+    def step(block):
+        raise StubbornError("not to be pickled") if error == "stubborn" else error
+
+    with pytest.raises(InputError, match=re.escape(text)) as raised:
+        cluster.fit(dataset.map_batches(step), GEM())
+    assert "\n" not in str(raised.value)
+    assert "ray" not in str(raised.value).lower()
+    assert isinstance(raised.value, CalibrationSizeError) == isinstance(error, CalibrationSizeError)
+
+
+def with_nan(features, labels):
+    features[7, 3] = np.nan
+    return as_table(features, labels)
+
+
+def with_null(features, labels):
+    lists = [None if row == 7 else values for row, values in enumerate(features.tolist())]
+    return pa.table({"features": pa.array(lists, pa.list_(pa.float64(), 6)), "label": labels})
+
+
+def with_ragged_rows(features, labels):
+    lists = [values[: 5 if row == 7 else 6] for row, values in enumerate(features.tolist())]
+    return pa.table({"features": lists, "label": labels})
+
+
+def with_text(features, labels):
+    return pa.table({"features": ["many"] * len(labels), "label": labels})
+
+
+def with_other_width(features, labels):
+    return as_table(features[:, :4], labels)
+
+
+def with_other_labels(features, labels):
+    return as_table(features, [f"class {label}" for label in labels])
+
+
+def with_null_labels(features, labels):
+    return as_table(features, [None if row == 7 else int(label) for row, label in enumerate(labels)])
+
+
+#: What is wrong with the third file, what must be said of it, and whether its rows alone show it.
+WRONG = {
+    "nan": (with_nan, "row 7, column 3 is NaN", True),
+    "null": (with_null, "row 7, column 'features' is missing", True),
+    "ragged": (with_ragged_rows, "row 7, column 'features' has 5 numbers", True),
+    "text": (with_text, "column 'features' holds string, not numbers", True),
+    "null labels": (with_null_labels, "row 7, column 'label' is missing", True),
+    "width": (with_other_width, "features", False),
+    "labels of two kinds": (with_other_labels, "labels", False),
+}
+
+
+def wrong_third(rows, wrong):
+    """Return the tables, of which the third is wrong."""
+    parts = tables(rows)
+    features, labels = (np.array_split(values, N_FILES)[2].copy() for values in rows)
+    made = wrong(features, labels)
+    parts[2] = made.append_column("path", pa.array(["2.parquet"] * made.num_rows))
+    return parts
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_rows_are_named_by_their_file_and_leave_the_detector_as_it_was(rows, fitted, name):
+    wrong, text, shows = WRONG[name]
+    bad = ray.data.from_arrow(wrong_third(rows, wrong))
+    before = fitted.score_samples(rows[0])
+    unfitted = GEM()
+    for detector in (unfitted, fitted):
+        with pytest.raises(InputError, match=re.escape(text)) as raised:
+            cluster.fit(bad, detector)
+        assert "\n" not in str(raised.value)
+        if shows:
+            assert str(raised.value).startswith("a block of 2.parquet: ")
+    np.testing.assert_array_equal(fitted.score_samples(rows[0]), before)
+    assert fitted.is_ood(rows[0]).sum() <= 100
+    with pytest.raises(NotFittedError):
+        unfitted.score_samples(rows[0])
+
+
+def test_a_failed_calibration_leaves_the_threshold_as_it_was(rows, fitted):
+    before = fitted.threshold_
+    with pytest.raises(InputError, match="a block of 2.parquet: .*NaN"):
+        cluster.calibrate(ray.data.from_arrow(wrong_third(rows, with_nan)), fitted)
+    assert fitted.threshold_ == before
+
+
+def test_a_file_is_named_also_where_a_block_holds_several(rows):
+    joined = ray.data.from_arrow(pa.concat_tables(wrong_third(rows, with_nan)))
+    with pytest.raises(InputError, match="a block of 2.parquet: features row 7, column 3 is NaN"):
+        cluster.fit(joined, GEM())
+
+
+def test_rows_without_a_known_file_are_those_of_a_block(rows):
+    bad = ray.data.from_arrow(wrong_third(rows, with_nan)).drop_columns(["path"])
+    with pytest.raises(InputError, match="a block of the dataset: features row 7, column 3 is NaN"):
+        cluster.fit(bad, GEM())
+
+
+def test_scoring_wrong_rows_says_which_when_it_is_written(rows, fitted, tmp_path):
+    scored = cluster.score(ray.data.from_arrow(wrong_third(rows, with_nan)), fitted)
+    with pytest.raises(InputError, match="a block of 2.parquet: features row 7, column 3 is NaN"):
+        cluster.write(scored, tmp_path / "scores")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dataset_without_rows_is_refused(dataset):
+    with pytest.raises(InputError, match="holds no rows"):
+        cluster.fit(dataset.filter(lambda row: False), GEM())
+
+
+# Damaged files
+
+
+def damage(path, how):
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        content = content[: len(content) // 2]
+    elif how == "text":
+        content = bytearray(b"these are no rows\n" * 100)
+    else:
+        first = pq.ParquetFile(path).metadata.row_group(3).column(0)
+        content[first.data_page_offset : first.data_page_offset + 60] = b"\xff" * 60
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["truncated", "text", "page"])
+@pytest.mark.parametrize("deed", ["fit", "calibrate", "score"])
+def test_a_damaged_file_is_named_and_so_is_its_row_group(fitted, folder, tmp_path, how, deed):
+    damage(folder / "2.parquet", how)
+    before = fitted.threshold_
+    place = re.escape(str(folder / "2.parquet")) + (", row group 3: " if how == "page" else " is not a Parquet file")
+    with pytest.raises(FileFormatError, match=place) as raised:
+        if deed == "fit":
+            cluster.fit(folder, GEM())
+        elif deed == "calibrate":
+            cluster.calibrate(folder, fitted)
+        else:
+            cluster.write(cluster.score(folder, fitted), tmp_path / "scores")
+    assert "\n" not in str(raised.value)
+    assert fitted.threshold_ == before
+    assert not (tmp_path / "scores").exists()
+
+
+def test_a_damaged_page_is_named_also_where_ray_reads_the_file(folder):
+    # A file that is truncated, or no Parquet file, is refused by ray.data.read_parquet itself, before it comes here.
+    damage(folder / "2.parquet", "page")
+    with pytest.raises(FileFormatError, match=re.escape(f"{folder / '2.parquet'}, row group 3: ")):
+        cluster.fit(ray.data.read_parquet(str(folder)), GEM())
+
+
+# What is left behind
+
+
+def await_free_workers():
+    """Wait until no task runs any more; a task that goes on for long after a failure makes this raise."""
+    for _ in range(600):
+        if ray.available_resources().get("CPU") == 2.0:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"workers are still busy: {ray.available_resources()}")
+
+
+@pytest.mark.parametrize("source", ["blocks", "files"])
+@pytest.mark.parametrize("why", ["failure", "interruption"])
+def test_no_task_goes_on_for_long_after_the_end(rows, dataset, folder, tmp_path, source, why):
+    fault = Once(tmp_path / "first", lambda: None)
+    await_free_workers()
+
+    def work(batches):
+        if not fault.marker.exists():
+            fault()
+            if why == "failure":
+                raise InputError("these rows are odd; mend them")
+            return summed(list(batches))
+        for _ in range(6000):  # ten minutes, in steps that a cancelled task can be stopped at
+            time.sleep(0.1)
+        return None
+
+    def interrupt(n_rows):
+        raise KeyboardInterrupt
+
+    spread = as_rows(source, dataset, folder)
+    object.__setattr__(spread, "on_rows", interrupt)
+    with pytest.raises(KeyboardInterrupt if why == "interruption" else InputError):
+        spread.reduce(work, merge)
+    await_free_workers()
+    assert_same_statistics(cluster.fit(dataset, GEM()).statistics_, rows)
+
+
+# Directories of verdicts
+
+
+def test_a_written_dataset_has_its_rows_and_columns(dataset, fitted, tmp_path):
+    scored = cluster.score(dataset, fitted)
+    seen = []
+    assert cluster.write(scored, tmp_path / "scores", on_rows=seen.append) == 2000
+    assert seen[-1] == 2000
+    assert [path.name for path in tmp_path.iterdir()] == ["scores"]
+    written = pq.read_table(tmp_path / "scores")
+    order = [("score", "ascending")]
+    assert written.sort_by(order).to_pylist() == sorted(scored.take_all(), key=lambda row: row["score"])
+    assert [path.name for path in sorted((tmp_path / "scores").iterdir())] == [
+        f"part-{number:06}.parquet" for number in range(N_FILES)
+    ]
+
+
+def test_blocks_without_rows_leave_the_columns(dataset, fitted, tmp_path):
+    scored = cluster.score(dataset, fitted)
+    whole = pq.read_schema(_written(scored, tmp_path / "whole"))
+    few = scored.filter(lambda row: row["path"] == "1.parquet")
+    assert cluster.write(few, tmp_path / "few") == 500
+    assert pq.read_table(tmp_path / "few").schema.equals(whole)
+    emptied = cluster.score(dataset.map_batches(lambda block: block.slice(0, 0), batch_format="pyarrow"), fitted)
+    assert cluster.write(emptied, tmp_path / "none") == 0
+    assert pq.read_table(tmp_path / "none").schema.equals(whole)
+
+
+def _written(scored, path):
+    cluster.write(scored, path)
+    return path / "part-000000.parquet"
+
+
+def test_a_failed_write_leaves_nothing_and_the_next_one_is_whole(dataset, fitted, tmp_path):
+    def fail(row):
+        if row["path"] == "2.parquet":
+            raise ValueError("no more")
+        return row
+
+    scored = cluster.score(dataset, fitted)
+    with pytest.raises(InputError, match="ValueError: no more"):
+        cluster.write(scored.map(fail), tmp_path / "scores")
+    assert not list(tmp_path.iterdir())
+    assert cluster.write(scored, tmp_path / "scores") == 2000
+
+
+def test_a_worker_that_is_killed_while_it_writes_writes_each_row_once(dataset, tmp_path):
+    fault = Once(tmp_path / "killed", die)
+
+    def step(block):
+        fault()
+        return block
+
+    folder = tmp_path / "out"
+    folder.mkdir()  # an empty one may be there
+    assert cluster.write(dataset.map_batches(step, batch_format="pyarrow"), folder) == 2000
+    assert fault.marker.exists()
+    assert pq.read_table(folder).num_rows == 2000
+
+
+def test_what_an_earlier_run_left_is_removed_but_not_what_others_did(dataset, tmp_path):
+    partial = tmp_path / ".scores.partial"
+    (partial / "run-0").mkdir(parents=True)
+    (partial / "run-0" / "old.parquet").write_text("old")
+    with pytest.raises(InputError, match="is in the way"):
+        cluster.write(dataset, tmp_path / "scores")
+    (partial / "_plan.json").write_text("{}")
+    assert cluster.write(dataset, tmp_path / "scores") == 2000
+    assert pq.read_table(tmp_path / "scores").num_rows == 2000
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("deed", ["taken", "file", "uri", "no parent", "locked", "number", "no dataset"])
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(dataset, tmp_path, deed):
+    from gem_ood.locking import locked_at_once
+
+    path = tmp_path / "scores"
+    started = tmp_path / "started"
+
+    def step(block):
+        started.touch()
+        return block
+
+    steps = dataset.map_batches(step, batch_format="pyarrow")
+    texts = {
+        "taken": "is a directory that is not empty",
+        "file": "is a file",
+        "uri": "use dataset.write_parquet",
+        "no parent": "does not exist",
+        "locked": "another run is writing",
+        "number": "pass a path",
+        "no dataset": "pass a ray.data.Dataset",
+    }
+    if deed == "taken":
+        path.mkdir()
+        (path / "mine").touch()
+    elif deed == "file":
+        path.touch()
+    target = {"uri": "s3://bucket/scores", "no parent": path / "deep" / "er", "number": 3}.get(deed, path)
+    with locked_at_once(tmp_path / ".scores.partial.lock" if deed == "locked" else tmp_path / "other") as is_ours:
+        assert is_ours
+        with pytest.raises(InputError, match=texts[deed]):
+            cluster.write([1, 2] if deed == "no dataset" else steps, target)
+    assert not started.exists()
