@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 THREADS = "2"
 SECTIONS = ("fit", "score", "one-row", "metrics", "import", "memory", "guard", "extract")
 # Measured only where asked for: it writes gigabytes.
-LARGE_SECTIONS = ("stream",)
+LARGE_SECTIONS = ("stream", "scale")
 QUICK_GIGABYTES = 0.3
 # An import is timed once per fresh interpreter, and its spread is wide: more rounds, still a few seconds.
 LEAST_IMPORT_ROUNDS = 9
@@ -52,6 +52,7 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
     import cases
     import extraction
     import guarded
+    import scaling
     import streaming
 
     rounds, with_peers = options.rounds, not options.quick
@@ -81,6 +82,7 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
         "guard": lambda: guarded.guard(rounds=rounds, n_images=600 if options.quick else 2000),
         "extract": lambda: extraction.extract(rounds=rounds, n_images=400 if options.quick else 1000),
         "stream": lambda: streaming.stream(gigabytes=options.gigabytes),
+        "scale": lambda: scaling.scale(rounds=rounds, is_quick=options.quick),
     }
 
 

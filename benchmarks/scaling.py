@@ -65,7 +65,9 @@ def _costs(sizes: list[tuple[int, int]], *, rounds: int) -> tuple[Section, dict[
             times = interleave(
                 {
                     "fit": Stopwatch(lambda rows=rows, labels=labels: lambda: collect(rows, labels)),
-                    "score": Stopwatch(lambda detector=detector, queries=queries: lambda: detector.score_samples(queries)),
+                    "score": Stopwatch(
+                        lambda detector=detector, queries=queries: lambda: detector.score_samples(queries)
+                    ),
                     "merge": Stopwatch(lambda parts=parts: lambda: merge(*parts)),
                 },
                 rounds=rounds,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 from ray import exceptions
 
 from gem_ood import errors
@@ -19,6 +20,9 @@ _FRAGMENT = re.compile(r"Failed to read fragment (.+?) after \d+")
 #: How the header of a worker's traceback begins, which Ray may paint.
 _HEADER = re.compile(r"^(\x1b\[\d+m)?ray::")
 
+#: How Ray says that the constructor of a step failed.
+_NEVER_STARTED = "error raised in its creation task"
+
 #: What a worker, or the machine below it, died of.
 _LOST = (
     exceptions.WorkerCrashedError,
@@ -29,7 +33,7 @@ _LOST = (
 )
 
 #: What a machine had too little of.
-_FULL = (exceptions.OutOfMemoryError, exceptions.ObjectStoreFullError, exceptions.OutOfDiskError, MemoryError)
+_FULL = (exceptions.OutOfMemoryError, exceptions.ObjectStoreFullError, MemoryError)
 
 
 @contextmanager
@@ -39,6 +43,10 @@ def clear_errors() -> Iterator[None]:
         yield
     except exceptions.RayError as error:
         raise _clear(error) from error
+    except pa.ArrowException as error:
+        raise InputError(
+            f"the blocks of the dataset do not fit together ({_first_line(str(error))}); give a column one type in all"
+        ) from error
 
 
 @contextmanager
@@ -64,7 +72,7 @@ def out_of_memory(place: str | None = None, came: str = "a worker ran out of mem
 def _clear(error: exceptions.RayError) -> Exception:
     causes = _causes(error)
     text = str(error)
-    return _own(causes, text) or _foreign(error, causes, text)
+    return _own(causes, text) or _lacking(causes, text) or _of_rows(error, text)
 
 
 def _own(causes: list[BaseException], text: str) -> Exception | None:
@@ -80,21 +88,28 @@ def _own(causes: list[BaseException], text: str) -> Exception | None:
     return known(message.strip())
 
 
-def _foreign(error: exceptions.RayError, causes: list[BaseException], text: str) -> Exception:
-    """Return what another error comes down to: too little memory, a damaged file, lost workers, or rows that fail."""
-    root = _root_error(text)
-    if any(isinstance(cause, _FULL) for cause in causes) or re.match(r"[\w.]*MemoryError\b", root):
+def _lacking(causes: list[BaseException], text: str) -> ClusterError | None:
+    """Return what the machines had too little of, or that they were lost."""
+    if any(isinstance(cause, _FULL) for cause in causes) or re.match(r"[\w.]*MemoryError\b", _root_error(text)):
         return out_of_memory()
-    damaged = _FRAGMENT.search(text)
-    if damaged:
-        return FileFormatError(_about_damage(damaged.group(1), root))
-    if isinstance(error, exceptions.ActorDiedError) and "creation task" in text:
-        return InputError(f"a worker of the dataset could not start: {root}; mend the step that it was to do")
-    if any(isinstance(cause, _LOST) for cause in causes):
+    if any(isinstance(cause, exceptions.OutOfDiskError) for cause in causes):
+        return ClusterError("the disk of a machine is full; free some of it, or let Ray spill to a larger one")
+    if any(isinstance(cause, _LOST) for cause in causes) and _NEVER_STARTED not in text:
         return ClusterError(
             f"a worker or machine was lost and its work could not be done again ({_first_line(text)}); start the job "
             f"again, and look into Ray's logs if it happens again"
         )
+    return None
+
+
+def _of_rows(error: exceptions.RayError, text: str) -> Exception:
+    """Return what is wrong with the rows, or with a step that makes them."""
+    root = _root_error(text)
+    damaged = _FRAGMENT.search(text)
+    if damaged:
+        return FileFormatError(_about_damage(damaged.group(1), root))
+    if _NEVER_STARTED in text:
+        return InputError(f"a worker of the dataset could not start: {root}; mend the step that it was to do")
     if isinstance(error, exceptions.RayTaskError):
         return InputError(f"a block of the dataset failed: {root}; mend the rows or the step before this one")
     return ClusterError(

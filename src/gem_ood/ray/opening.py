@@ -13,7 +13,7 @@ from gem_ood.files import open_features
 from gem_ood.ray.columns import Columns, choose_columns
 from gem_ood.ray.failures import clear_errors
 from gem_ood.ray.reducing import OnRows
-from gem_ood.ray.spread import BlockRows, ClusterRows, FileRows
+from gem_ood.ray.spread import BlockRows, ClusterRows, FileRows, first_block
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -45,7 +45,13 @@ def open_rows(
         file = open_features(Path(dataset).absolute(), features=wanted, labels=labels or False, fitted_names=fitted)
         return FileRows(file, rows_per_part, on_rows)
     opened = open_dataset(dataset)
-    return BlockRows(opened, choose(opened, features, labels, fitted), rows_per_part, on_rows)
+    with clear_errors():
+        schema = opened.schema(fetch_if_missing=False)
+    # Where only computing some rows tells the columns, these rows are kept: a network may have to start for them.
+    first = first_block(opened) if schema is None else None
+    present = schema.names if first is None else first.column_names
+    columns = choose_columns(present, features, labels, fitted)
+    return BlockRows(opened, columns, rows_per_part, on_rows, first)
 
 
 def open_dataset(dataset: Any) -> "Dataset":
@@ -55,12 +61,12 @@ def open_dataset(dataset: Any) -> "Dataset":
     if isinstance(dataset, Dataset):
         return dataset
     if isinstance(dataset, str | PathLike):
-        try:
-            with clear_errors():
+        with clear_errors():
+            try:
                 return ray.data.read_parquet(str(dataset), include_paths=True)
-        except (pa.ArrowException, OSError) as error:
-            open_features(dataset, labels=False)  # says which file it is, and what is wrong with it
-            raise FileFormatError(f"{dataset} cannot be read as Parquet files ({error}); check the path") from error
+            except (pa.ArrowException, OSError) as error:
+                open_features(dataset, labels=False)  # says which file it is, and what is wrong with it
+                raise FileFormatError(f"{dataset} cannot be read as Parquet files ({error}); check the path") from error
     raise InputError(
         f"dataset is of type {type(dataset).__name__}; pass a ray.data.Dataset, such as ray.data.read_parquet(...) "
         f"returns, or the path of Parquet files"

@@ -7,12 +7,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gem_ood.errors import InputError
 from gem_ood.files import FeatureFile
 from gem_ood.files.arrow_rows import TableColumns
 from gem_ood.files.parquet_sets import ParquetPart, read_row_groups
 from gem_ood.files.sources import Member
 
-__all__ = ["FilePiece", "RowGroups", "WholeFile", "cut"]
+__all__ = ["FilePiece", "RowGroups", "WholeFile", "cut", "first_rows"]
 
 #: A task reads so many bytes: long beside the start of a task, short beside the whole.
 BYTES_PER_PIECE = 256 << 20
@@ -45,8 +46,12 @@ class RowGroups:
         return f"{self.path}, row group {first}" if first == last else f"{self.path}, row groups {first} to {last}"
 
     def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
+        return self.batches()
+
+    def batches(self, batch_rows: int | None = None) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
+        """Yield features and labels, at most so many rows at a time; by default, batches of some 16 MB."""
         n_read = 0
-        for batch in read_row_groups(self.path, self.groups, columns=self.columns):
+        for batch in read_row_groups(self.path, self.groups, columns=self.columns, batch_rows=batch_rows):
             labels = batch.labels
             if self.label_file is not None:
                 first = self.first_label + n_read
@@ -71,6 +76,15 @@ class WholeFile:
 
 
 FilePiece = RowGroups | WholeFile
+
+
+def first_rows(file: FeatureFile, n_rows: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return some of the first rows of an opened file or set."""
+    piece = next(cut(file), None)
+    if piece is None:
+        raise InputError(f"{file.path} holds no rows; pass a file with at least one")
+    features, labels = next(piece.batches(n_rows) if isinstance(piece, RowGroups) else iter(piece))
+    return features[:n_rows], None if labels is None else labels[:n_rows]
 
 
 def cut(file: FeatureFile, *, rows_per_part: int | None = None) -> Iterator[FilePiece]:

@@ -20,7 +20,7 @@ from gem_ood.errors import InputError
 from gem_ood.files import FeatureFile
 from gem_ood.ray.columns import Columns
 from gem_ood.ray.failures import clear_errors
-from gem_ood.ray.pieces import FilePiece, cut
+from gem_ood.ray.pieces import FilePiece, cut, first_rows
 from gem_ood.ray.reducing import (
     RETRIES,
     Failed,
@@ -34,7 +34,7 @@ from gem_ood.ray.reducing import (
     unpack_parts,
 )
 
-__all__ = ["BlockRows", "ClusterRows", "FileRows", "HeldRows", "fetched"]
+__all__ = ["BlockRows", "ClusterRows", "FileRows", "HeldRows", "fetched", "first_block", "tasks_at_once"]
 
 #: So many rows are looked at before the first pass, for their width and for labels in an order that they contradict.
 HEAD_ROWS = 1000
@@ -89,12 +89,14 @@ class BlockRows(ClusterRows):
         columns: Those that hold features and labels.
         rows_per_part: Rows that are worked on together; None for the blocks as they come.
         on_rows: Called with the number of rows that a pass has done.
+        first: The first rows, if they are computed already.
     """
 
     dataset: Any
     columns: Columns
     rows_per_part: int | None = None
     on_rows: OnRows | None = None
+    first: pa.Table | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:  # type: ignore[override]
@@ -107,11 +109,7 @@ class BlockRows(ClusterRows):
 
     @cached_property
     def _head(self) -> list[tuple[ArrayLike, ArrayLike | None]]:
-        first = self._read.limit(HEAD_ROWS)
-        with clear_errors():
-            block = next(iter(first.iter_batches(batch_size=HEAD_ROWS, batch_format="pyarrow")), None)
-        if block is None or block.num_rows == 0:
-            raise InputError("the dataset holds no rows; pass one with at least one")
+        block = first_block(self._read) if self.first is None else self.first.select(self.columns.names)
         return list(self.columns.located(block, self.columns.batches))
 
     def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Generator[Any, None, None]:
@@ -169,9 +167,7 @@ class FileRows(ClusterRows):
 
     def head(self) -> list[tuple[ArrayLike, ArrayLike | None]]:
         """Return the first rows."""
-        batch = next(self.file.batches())
-        labels = None if batch.labels is None else batch.labels[:HEAD_ROWS]
-        return [(batch.features[:HEAD_ROWS], labels)]
+        return [first_rows(self.file, HEAD_ROWS)]
 
     def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Generator[Any, None, None]:
         """Yield a reference to each part; only a few are handed out at a time."""
@@ -211,6 +207,16 @@ class HeldRows(ClusterRows):
                 block = ray.get(held)
             for part in unpack_parts(block):
                 yield part.summary
+
+
+def first_block(dataset: Any) -> pa.Table:
+    """Return the first rows of a dataset; raise where there are none."""
+    with clear_errors():
+        batches = dataset.limit(HEAD_ROWS).iter_batches(batch_size=HEAD_ROWS, batch_format="pyarrow")
+        block = next(iter(batches), None)
+    if block is None or block.num_rows == 0:
+        raise InputError("the dataset holds no rows; pass one with at least one")
+    return block
 
 
 def tasks_at_once() -> int:
