@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -101,16 +100,17 @@ def _engines(*, rounds: int, n_rows: int) -> Section:
             },
             rounds=rounds,
         )
-        memory = Measurement(
-            "memory of the driver, fit of files", (_driver_megabytes(path),), "MB", at_most=DRIVER_MEGABYTES
-        )
+        memory = [
+            Measurement("memory of the driver", (_child_megabytes("ray", path),), "MB", at_most=DRIVER_MEGABYTES),
+            Measurement("memory of the local engine", (_child_megabytes("local", path),), "MB"),
+        ]
     local = times["local, 2 threads"]
     ratios = [
         paired_ratio("rate of Ray / local, files", local, times["Ray, files"], at_least=LEAST_SHARE),
         paired_ratio("rate of Ray / local, dataset", local, times["Ray, dataset"], at_least=LEAST_SHARE),
     ]
     rates = [_rate(time, n_rows) for time in times.values()]
-    return Section(f"Fit of {n_rows:,} x 128 rows from Parquet, 100 classes", ratios, [*rates, memory])
+    return Section(f"Fit of {n_rows:,} x 128 rows from Parquet, 100 classes", ratios, [*rates, *memory])
 
 
 def _plan(
@@ -128,6 +128,11 @@ def _plan(
         fit = Stopwatch(lambda: lambda: cluster.fit(path, GEM(covariance=0.1), rows_per_part=rows_per_part))
         with threadpool_limits(1):
             times = interleave({"reading, one process": read, "fit, two workers": fit}, rounds=rounds)
+        memory = [
+            Measurement("memory of a worker", (_worker_megabytes(),), "MB"),
+            Measurement("memory of the driver", (_child_megabytes("ray", path),), "MB"),
+            Measurement("memory of the local engine", (_child_megabytes("local", path),), "MB"),
+        ]
     rate = rates[size]
     seconds_read = times["reading, one process"].median / n_rows
     expected = (n_rows * (rate["fit"] + seconds_read) + 8 * rate["merge"]) / WORKERS
@@ -145,7 +150,7 @@ def _plan(
         Measurement("plan: summaries moved", (MERGES_PER_PART * n_parts * summary / 1e12,), "TB"),
     ]
     title = f"Plan: {n_planned:,} rows of {m} features, {k:,} classes; checked on {n_rows:,} rows"
-    return Section(title, [ratio], [*times.values(), *planned])
+    return Section(title, [ratio], [*times.values(), *memory, *planned])
 
 
 def _rows(n: int, m: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -202,21 +207,41 @@ def _ray() -> Iterator[None]:
         ray.shutdown()
 
 
-def _driver_megabytes(path: Path) -> float:
-    """The most memory that a process held which did nothing but such a fit."""
+def _child_megabytes(task: str, path: Path) -> float:
+    """The most memory that a process held which did nothing but this."""
     done = subprocess.run(
-        [sys.executable, __file__, str(path)], capture_output=True, text=True, check=True, env={**os.environ}
+        [sys.executable, __file__, task, str(path)], capture_output=True, text=True, check=True, env={**os.environ}
     )
     return float(done.stdout.split()[-1])
 
 
-def _fit_alone(path: str) -> None:
+def _megabytes(process: str = "self") -> float:
+    """The most memory that a process held so far; getrusage would tell that of its parent where that was more."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM"))
+
+
+def _worker_megabytes() -> float:
+    """The most memory that a worker of Ray on this machine held so far, beside what it shares with the others."""
+    found = [0.0]
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError, StopIteration):  # a process may end at any time
+            if (status.parent / "cmdline").read_bytes().startswith(b"ray::"):
+                found.append(_megabytes(status.parent.name))
+    return max(found)
+
+
+def _fit_on_ray(path: str) -> None:
     import gem_ood.ray as cluster
 
     with _ray():
-        cluster.fit(path, GEM())
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+        cluster.fit(path, GEM(covariance=0.1))
+
+
+def _fit_here(path: str) -> None:
+    GEM(covariance=0.1).fit_batches(open_features(path))
 
 
 if __name__ == "__main__":
-    _fit_alone(sys.argv[1])
+    {"ray": _fit_on_ray, "local": _fit_here}[sys.argv[1]](sys.argv[2])
+    print(_megabytes())

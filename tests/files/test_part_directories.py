@@ -14,7 +14,7 @@ import pytest
 
 from gem_ood import GEM
 from gem_ood.errors import FileFormatError, InputError
-from gem_ood.files import open_features, score_to_directory, streaming
+from gem_ood.files import open_features, part_directories, score_to_directory, streaming
 from gem_ood.files.part_directories import PartDirectory, part_directory
 from gem_ood.storage import atomic_path
 
@@ -297,3 +297,22 @@ def test_a_part_of_an_earlier_run_that_was_damaged_since_is_named(rows: Path, de
         parts.path_of("a.parquet").write_text("damaged")
     with pytest.raises(FileFormatError, match=r"a.parquet, which an earlier run wrote, is damaged .*; remove it and"):
         score_to_directory(detector, file, out)
+
+
+def test_a_run_that_published_just_before_the_lock_was_taken_is_left_alone(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = part_directories.locked_at_once
+
+    def lock_late(path: Path) -> Any:
+        monkeypatch.undo()
+        run(out)
+        return lock(path)
+
+    monkeypatch.setattr(part_directories, "locked_at_once", lock_late)
+    with (
+        pytest.raises(InputError, match=r"scores is a directory that is not empty; remove it, or name another"),
+        part_directory(out, names=["other.txt"], plan={}),
+    ):
+        pytest.fail("work that nothing can come of")
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)

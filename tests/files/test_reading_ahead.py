@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -92,6 +93,39 @@ def test_the_thread_ends_where_the_caller_stops_early(failure: BaseException | N
     assert readers() == []
     assert source.is_closed
     assert source.n_made <= 6
+
+
+def test_a_source_that_others_hold_is_closed_too() -> None:
+    source = Source(10_000)
+    made = iter(source)
+    with closing(read_ahead(made)) as items:
+        assert next(items) == 0
+        assert not source.is_closed
+    assert source.is_closed
+    with pytest.raises(StopIteration):
+        next(made)
+
+
+@pytest.mark.parametrize("n_ahead", [1, 2])
+def test_a_batch_that_the_caller_drops_is_gone_while_the_next_is_waited_for(n_ahead: int) -> None:
+    were_dropped: list[bool] = []
+
+    def made() -> Iterator[np.ndarray]:
+        for _ in range(4):
+            batch = np.zeros(3)
+            held = weakref.ref(batch)
+            yield batch
+            del batch
+            # The next is not made before this one is gone; the limit is for a reader that holds it.
+            limit = time.monotonic() + 10.0
+            while held() is not None and time.monotonic() < limit:
+                time.sleep(0.001)
+            were_dropped.append(held() is None)
+
+    for batch in read_ahead(made(), n_ahead=n_ahead):
+        assert batch.shape == (3,)
+        del batch
+    assert were_dropped == [True] * 4
 
 
 def rows_at(path: Path) -> Path:

@@ -18,7 +18,7 @@ def ray_session() -> Iterator[None]:
 
     if ray.is_initialized():  # by an example of the documentation
         ray.shutdown()
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     yield

@@ -62,7 +62,9 @@ def opened_engine(name: str, address: str | None) -> Iterator[Engine]:
     from gem_ood.ray.session import session
 
     with session(address):
-        detail(f"connected to Ray at {address or 'workers of this machine'}")
+        import ray
+
+        detail(f"connected to Ray at {ray.get_runtime_context().gcs_address}")
         yield _RayEngine()
 
 

@@ -88,7 +88,9 @@ class OneLineGroup(ExampleGroup):
             if message is None:
                 raise
             typer.echo(f"gem-ood: error: {message}", err=True)
-            sys.exit(EXIT_CLUSTER if _is_cluster(error) else EXIT_BAD_INPUT)
+            from gem_ood.errors import ClusterError
+
+            sys.exit(EXIT_CLUSTER if isinstance(error, ClusterError) else EXIT_BAD_INPUT)
         if outcome == EXIT_INTERRUPTED:
             typer.echo("gem-ood: interrupted; no file is left half-written", err=True)
         sys.exit(outcome if isinstance(outcome, int) else 0)
@@ -158,12 +160,6 @@ def _bad_input(error: Exception) -> str | None:
     else:
         return None
     return _in_option_names(message)
-
-
-def _is_cluster(error: Exception) -> bool:
-    from gem_ood.errors import ClusterError
-
-    return isinstance(error, ClusterError)
 
 
 def _with_example(message: str, context: Any) -> str:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gem_ood.batches import Batches
 from gem_ood.detectors.bank_base import BankDetector, Gathered, Ready
-from gem_ood.detectors.base import LOGIT_ROUNDING
+from gem_ood.detectors.calibrated import LOGIT_ROUNDING
 from gem_ood.detectors.head import Head
 from gem_ood.detectors.head_reading import HeadDetector, feature_slack
 from gem_ood.detectors.naming import sorted_names

@@ -32,7 +32,8 @@ def list_parquet(path: Path) -> tuple[Path, tuple[Path, ...]]:
     Names that begin with `.` or `_` are skipped. Whatever else is no Parquet file is refused by its name.
     """
     root = path if path.is_dir() else _fixed_part(path)
-    found = list(_below(path, ()) if path.is_dir() else _matched(path))
+    # A pattern with ** finds a file both by itself and in each directory above it.
+    found = list(set(_below(path, ()) if path.is_dir() else _matched(path)))
     if not found:
         what = "is a directory without .parquet files" if path.is_dir() else "matches no .parquet file"
         raise InputError(f"{path} {what}; pass one file, or a directory of .parquet files")

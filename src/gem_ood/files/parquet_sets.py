@@ -21,7 +21,15 @@ from gem_ood.files.checking import checked_features, checked_labels
 from gem_ood.files.listing import is_file_set, list_parquet
 from gem_ood.files.reading import rows_per_batch
 
-__all__ = ["ParquetPart", "ParquetSet", "RowGroup", "RowGroupBatch", "damaged_row_group", "read_row_groups"]
+__all__ = [
+    "ParquetPart",
+    "ParquetSet",
+    "RowGroup",
+    "RowGroupBatch",
+    "damaged_row_group",
+    "read_row_groups",
+    "refuse_changed",
+]
 
 #: Each column is read through a buffer of this size, so that a file of one giant row group streams too.
 BUFFER_BYTES = 1 << 16
@@ -116,11 +124,7 @@ class ParquetSet:
             for piece in _pieces(file.path, range(len(file.row_groups)), wanted, batch_rows):
                 n_read += piece.batch.num_rows
                 yield piece
-            if n_read != file.n_rows:
-                raise InputError(
-                    f"{file.path} had {file.n_rows} rows when it was opened but {n_read} when it was read; begin again "
-                    f"when nothing writes to it"
-                )
+            refuse_changed(str(file.path), file.n_rows, n_read)
 
     def only(self, file: ParquetPart) -> "ParquetSet":
         """Return the set of this file alone."""
@@ -159,7 +163,7 @@ def read_row_groups(
         groups: Which row groups, in this order.
         columns: What is features and labels, as `FeatureFile.columns` of the opened set has it.
         other: Further columns to read along, as they are.
-        batch_rows: At most this many rows at a time; by default, batches of some 16 MB.
+        batch_rows: At most this many rows at a time; by default, as many as local reading takes.
 
     Raises:
         FileFormatError: The file is damaged; the message names it and the row group.
@@ -212,6 +216,15 @@ def damaged_row_group(
             except (pa.ArrowException, OSError):
                 return group
     return None
+
+
+def refuse_changed(place: str, n_rows: int, n_read: int) -> None:
+    """Raise if other rows were read than there were when the file was opened."""
+    if n_read != n_rows:
+        raise InputError(
+            f"{place} had {n_rows} rows when it was opened but {n_read} when it was read; begin again when nothing "
+            f"writes to it"
+        )
 
 
 def _pieces(path: Path, groups: Sequence[int], wanted: list[str], batch_rows: int) -> Iterator[Piece]:

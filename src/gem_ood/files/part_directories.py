@@ -1,15 +1,18 @@
 """Directories of many files that appear at once: written under another name, in parts, and published by one rename.
 
-`.NAME.partial` beside the directory holds the parts so far and `_plan.json`, which says what is being written. A later
-run with the same plan goes on with the parts that are missing; any other begins anew. One run at a time holds the lock
-`.NAME.partial.lock`.
+`.NAME.partial` beside the directory holds `_plan.json`, which says what is being written, and the parts so far, in a
+folder named by the digest of that plan. A later run with the same plan goes on with the parts that are missing. Any
+other removes them and has a folder of its own, so that a worker of the dead run, should it live on for a moment, finds
+none to write to. One run at a time holds the lock `.NAME.partial.lock`.
 """
 
+import hashlib
 import json
 import os
+import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,10 +22,16 @@ from gem_ood.errors import InputError
 from gem_ood.locking import locked_at_once
 from gem_ood.storage import atomic_path, naming
 
-__all__ = ["PartDirectory", "part_directory", "refuse_taken_directory", "unfinished"]
+__all__ = ["PartDirectory", "held_folder", "part_directory", "publish", "refuse_taken_directory", "remove_partial"]
 
-#: Readers of directories skip names that begin with an underscore, should one see it.
+#: Says that a folder is ours. Readers of directories skip names that begin with an underscore, should one see it.
 PLAN = "_plan.json"
+
+#: How a plan begins that was being written when its run was killed.
+HALF_A_PLAN = "._plan."
+
+#: Sixty-four bits of the digest of a plan: few enough for short paths, and no two plans share them by chance.
+DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,8 @@ def part_directory(
 ) -> Iterator[PartDirectory]:
     """Yield the parts of a directory to write, and publish it under its name once the block has written them all.
 
-    If the block fails, what it wrote stays for the next run with the same plan, and the directory does not appear.
+    If the block fails, what it wrote stays for the next run with the same plan, a note on the error says where, and the
+    directory does not appear.
 
     Args:
         out: The directory, which must not be there yet, or be empty.
@@ -73,27 +83,69 @@ def part_directory(
         False
         ['a.txt', 'b.txt']
     """
+    _refuse_bad(names)
     target = _followed(out)
+    with held_folder(target, {"library": __version__, "names": [*names], **plan}) as folder:
+        parts = PartDirectory(target, folder, tuple(names))
+        with naming(target):
+            for name in names:
+                parts.path_of(name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield parts
+            _refuse_missing(parts)
+        except BaseException as error:
+            if len(parts.missing()) < len(names):
+                error.add_note(
+                    f"the files that are complete are kept in {folder.parent}; the same again goes on from there"
+                )
+            raise
+        with naming(target):
+            _remove_others(parts.folder, names)
+            publish(folder, target)
+            _remove_others(target, names)  # a second try of a task may have begun a file until the rename
+
+
+@contextmanager
+def held_folder(target: Path, plan: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield a folder for what is to be published under a name, and keep other runs off until the block ends.
+
+    It holds what an earlier run with the same plan left there, and is empty for any other plan.
+    """
     refuse_taken_directory(target)
-    folder = _folder(target)
+    partial = target.with_name(f".{target.name}.partial")
+    text = json.dumps(plan, indent=1, sort_keys=True)
+    folder = partial / hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
     with ExitStack() as held:
         with naming(target):
-            is_ours = held.enter_context(locked_at_once(folder.with_name(f"{folder.name}.lock")))
+            is_ours = held.enter_context(locked_at_once(partial.with_name(f"{partial.name}.lock")))
         if not is_ours:
             raise InputError(f"another run is writing {target}; wait for it to end, or name another directory")
         refuse_taken_directory(target)  # a run that has just ended may have published it
         with naming(target):
-            _prepare(folder, _checked(names), {"library": __version__, "names": [*names], **plan})
-        parts = PartDirectory(target, folder, tuple(names))
-        yield parts
-        missing = parts.missing()
-        if missing:
-            raise InputError(
-                f"{len(missing)} of {len(names)} files for {target} are not there, the first is {missing[0]}; run the "
-                f"same again to write them"
-            )
-        with naming(target):
-            _publish(parts)
+            _refuse_foreign(partial)
+            partial.mkdir(exist_ok=True)
+            with atomic_path(partial / PLAN) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+            _remove_all(path for path in partial.iterdir() if path not in (folder, partial / PLAN))
+            folder.mkdir(exist_ok=True)
+        yield folder
+
+
+def publish(folder: Path, target: Path) -> None:
+    """Give a folder of `held_folder` its name; nothing of what was beside it stays."""
+    if target.is_dir():
+        target.rmdir()
+    os.rename(folder, target)
+    with suppress(OSError):  # the work is done, and the next run removes what is left
+        remove_partial(folder)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove a folder of `held_folder`, if it is there, and all that is beside it."""
+    partial = folder.parent
+    _remove_all(path for path in partial.iterdir() if path.name != PLAN)
+    (partial / PLAN).unlink(missing_ok=True)  # last, as without it the rest would be taken for another's
+    partial.rmdir()
 
 
 def refuse_taken_directory(out: str | os.PathLike[str]) -> None:
@@ -109,60 +161,53 @@ def refuse_taken_directory(out: str | os.PathLike[str]) -> None:
         raise InputError(f"the directory {target.parent} does not exist; create it first")
 
 
-def unfinished(out: str | os.PathLike[str]) -> Path | None:
-    """Return where the parts of a directory are that is not published yet, or None if there are none."""
-    folder = _folder(_followed(out))
-    return folder if folder.is_dir() else None
-
-
-def _folder(target: Path) -> Path:
-    return target.with_name(f".{target.name}.partial")
-
-
 def _followed(out: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(out))
 
 
-def _checked(names: Sequence[str]) -> Sequence[str]:
+def _refuse_bad(names: Sequence[str]) -> None:
     for name in names:
         parts = PurePosixPath(name).parts
         if not parts or PurePosixPath(name).is_absolute() or any(part.startswith((".", "_")) for part in parts):
             raise InputError(f"a part is named {name!r}; name it by a path within the directory, without . or _ first")
     if len(set(names)) < len(names):
         raise InputError("two parts have one name; give each its own")
-    return names
 
 
-def _prepare(folder: Path, names: Sequence[str], plan: Mapping[str, Any]) -> None:
-    """Leave a folder that holds this plan and nothing but parts of it."""
-    text = json.dumps(plan, indent=1, sort_keys=True)
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise InputError(f"{folder} is in the way; remove it")
-    if folder.is_dir() and _plan_text(folder) != text:
-        if _plan_text(folder) is None and any(folder.iterdir()):
-            raise InputError(f"{folder} holds files of others, where parts are to be written; remove it")
-        shutil.rmtree(folder)
-    if not folder.is_dir():
-        folder.mkdir()
-        with atomic_path(folder / PLAN) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+def _refuse_missing(parts: PartDirectory) -> None:
+    missing = parts.missing()
+    if missing:
+        raise InputError(
+            f"{len(missing)} of {len(parts.names)} files for {parts.out} are not there, the first is {missing[0]}; run "
+            f"the same again to write them"
+        )
 
 
-def _plan_text(folder: Path) -> str | None:
-    try:
-        return (folder / PLAN).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
+def _refuse_foreign(partial: Path) -> None:
+    """Raise if what is in the way was left by no run."""
+    is_folder = partial.is_dir() and not partial.is_symlink()
+    if is_folder and (
+        (partial / PLAN).is_file() or all(path.name.startswith(HALF_A_PLAN) for path in partial.iterdir())
+    ):
+        return
+    if partial.exists() or partial.is_symlink():
+        raise InputError(f"{partial} is in the way, and no earlier run has left it; remove it")
 
 
-def _publish(parts: PartDirectory) -> None:
-    kept = {parts.path_of(name) for name in (*parts.names, PLAN)}
-    for path in parts.folder.rglob("*"):  # what a writer that was killed has left
+def _remove_all(paths: Iterator[Path]) -> None:
+    for path in list(paths):
+        if path.is_dir() and not path.is_symlink():
+            # Under a name that no worker of a dead run knows, so that none adds a file while the others are removed.
+            hidden = path.with_name(f"removed-{secrets.token_hex(4)}")
+            path.rename(hidden)
+            shutil.rmtree(hidden)
+        else:
+            path.unlink()
+
+
+def _remove_others(folder: Path, names: Collection[str]) -> None:
+    """Remove what a writer that was killed has left beside the parts."""
+    kept = {folder / name for name in names}
+    for path in list(folder.rglob("*")):
         if path not in kept and not path.is_dir():
             path.unlink()
-    if parts.out.is_dir():
-        parts.out.rmdir()
-    os.rename(parts.folder, parts.out)
-    (parts.out / PLAN).unlink()

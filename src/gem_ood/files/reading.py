@@ -27,7 +27,7 @@ __all__ = ["READABLE", "Batch", "FeatureFile", "Labels", "open_features", "refus
 READABLE = (".npz", ".npy", ".parquet", ".csv", ".safetensors")
 
 #: A batch of this many bytes keeps matrix products busy and is small beside any computer's memory.
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 32 << 20
 
 #: A column's or member's name, a `.npy` file, None for the usual names, or False for no labels at all.
 Labels = str | os.PathLike[str] | Literal[False] | None

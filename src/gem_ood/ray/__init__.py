@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gem_ood.errors import ClusterError
 from gem_ood.extras import require_extra
 
-require_extra("ray", "ray", "ray.data", purpose="fits on a cluster")
+require_extra("ray", "ray", "ray.data", purpose="fits and scores on a cluster")
 
 from gem_ood.ray.calibrating import calibrate  # noqa: E402
 from gem_ood.ray.fitting import fit  # noqa: E402

@@ -13,7 +13,7 @@ from gem_ood.detectors import Combine, Detector
 from gem_ood.detectors.columns import fitted_names, without_names_warning
 from gem_ood.errors import InputError
 from gem_ood.features import as_features
-from gem_ood.ray.opening import open_rows
+from gem_ood.ray.opening import open_rows, require_fitted
 from gem_ood.ray.reducing import OnRows
 from gem_ood.ray.spread import ClusterRows, fetched
 from gem_ood.thresholds import rank_scores, threshold_order
@@ -26,6 +26,9 @@ __all__ = ["calibrate", "calibrate_on"]
 
 #: So many calibration scores are all kept, as on one machine; of more, those that p-values within 0.1 % need.
 KEPT_SCORES = 1_000_000
+
+#: So many rows suffice for any guarantee that could be asked.
+LARGE_NUMBER = 10**15
 
 Fitted = TypeVar("Fitted", bound=Detector)
 
@@ -57,6 +60,9 @@ def calibrate(
         method: `"conformal"`, `"pac"` or `"quantile"`.
         on_rows: Called now and then with the number of rows that are scored.
     """
+    require_fitted(detector)
+    share = detector.tpr if tpr is None else tpr
+    threshold_order(LARGE_NUMBER, tpr=share, confidence=confidence, method=method)  # refuses now what is refused then
     rows = open_rows(dataset, features, None, fitted=fitted_names(detector), on_rows=on_rows)
     return calibrate_on(rows, detector, tpr=tpr, confidence=confidence, method=method)
 

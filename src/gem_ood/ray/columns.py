@@ -56,8 +56,9 @@ class Columns:
 
     def place(self, block: pa.Table) -> str:
         """Return where the rows of a block lie, as far as is known."""
-        paths = [] if self.path is None else pc.unique(block.column(self.path)).to_pylist()
-        return f"a block of {paths[0]}" if len(paths) == 1 else "a block of the dataset"
+        paths = pc.unique(block.column(self.path)).to_pylist() if self._tells_files(block) else []
+        which = f"a block of {paths[0]}" if len(paths) == 1 else "a block of the dataset"
+        return f"{which} (rows counted from its start)"
 
     def located(self, block: pa.Table, work: Callable[[pa.Table], Made]) -> Made:
         """Return what work makes of a block; an error names the file whose rows are to blame, if that is known."""
@@ -70,9 +71,12 @@ class Columns:
             with placed(self.place(block)):
                 raise error
 
+    def _tells_files(self, block: pa.Table) -> bool:
+        return self.path is not None and pa.types.is_string(block.schema.field(self.path).type)
+
     def _by_file(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the rows of each file, where it is known."""
-        if self.path is not None:
+        if self._tells_files(block):
             paths = block.column(self.path)
             for path in pc.unique(paths):
                 yield block.filter(pc.equal(paths, path))
@@ -113,6 +117,9 @@ def choose_columns(
         fitted: The columns that a detector was fitted on: where the only one asked for is not there, but these are,
             they are taken.
     """
+    named = isinstance(features, Sequence) and all(isinstance(name, str) for name in features)
+    if not named or not isinstance(labels, str | None):
+        raise InputError(f"features is {features!r} and labels is {labels!r}; pass the names of columns")
     wanted = (features,) if isinstance(features, str) else tuple(features)
     if fitted is not None and len(wanted) == 1 and wanted[0] not in present and set(fitted) <= set(present):
         wanted = tuple(fitted)

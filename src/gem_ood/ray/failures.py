@@ -84,7 +84,7 @@ def _own(causes: list[BaseException], text: str) -> Exception | None:
     if not ours:
         return None
     kind, message = ours[-1]
-    known: type[Exception] = ClusterError if kind == ClusterError.__name__ else getattr(errors, kind, InputError)
+    known: type[Exception] = getattr(errors, kind, InputError)
     return known(message.strip())
 
 

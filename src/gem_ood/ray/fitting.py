@@ -1,11 +1,12 @@
 """Fitting a detector to the rows of a cluster."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from numpy.typing import ArrayLike
 
 from gem_ood.detectors import Detector
+from gem_ood.errors import InputError
 from gem_ood.ray.opening import open_rows
 from gem_ood.ray.reducing import OnRows
 
@@ -33,9 +34,10 @@ def fit(
 
     The result is that of `detector.fit` on all rows, up to rounding, however they are partitioned. Each part is summed
     up where it lies, and the sums are merged eight by eight in a tree of tasks: this process sees one merged summary,
-    O(k·m + m²) numbers, and no rows but the first thousand. Detectors that need several passes make them so. A bank of
-    rows (`KNN`, `NNGuide`) is a sample drawn by the rows' content, the same however they are partitioned, and must
-    have a size.
+    O(k·m + m²) numbers, and no rows but the first thousand. Detectors that need several passes run the dataset as
+    often: it must give the same rows each time, so materialize one that draws rows without a seed. A bank of rows
+    (`KNN`, `NNGuide`) is a sample drawn by the rows' content, the same however they are partitioned, and must have a
+    size.
 
     Args:
         dataset: Any `ray.data.Dataset`. Or the path of a Parquet file, a directory of them, or another file of rows,
@@ -60,5 +62,7 @@ def fit(
         >>> rows = [{"features": [float(row % 7), float(row % 5)], "label": row % 2} for row in range(70)]
         >>> detector = fit(ray.data.from_items(rows), GEM())  # doctest: +SKIP
     """
+    if not isinstance(detector, Detector):
+        raise InputError(f"detector is {detector!r}; pass a detector such as GEM()")
     rows = open_rows(dataset, features, labels, rows_per_part=rows_per_part, on_rows=on_rows)
     return detector.fit_batches(rows, classes=classes)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gem_ood.errors import InputError
 from gem_ood.files import FeatureFile
 from gem_ood.files.arrow_rows import TableColumns
-from gem_ood.files.parquet_sets import ParquetPart, read_row_groups
+from gem_ood.files.parquet_sets import ParquetPart, read_row_groups, refuse_changed
 from gem_ood.files.sources import Member
 
 __all__ = ["FilePiece", "RowGroups", "WholeFile", "cut", "first_rows"]
@@ -58,6 +58,7 @@ class RowGroups:
                 labels = self.label_file.rows(first, first + len(batch.features))
             yield batch.features, labels
             n_read += len(batch.features)
+        refuse_changed(self.place, self.n_rows, n_read)
 
 
 @dataclass(frozen=True)

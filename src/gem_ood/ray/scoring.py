@@ -1,4 +1,4 @@
-"""Scoring the rows of a cluster: a lazy dataset of verdicts, and its files, all or none."""
+"""Scoring the rows of a cluster: a lazy dataset of verdicts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from gem_ood.detectors.columns import fitted_names, without_names_warning
 from gem_ood.errors import InputError
 from gem_ood.files.streaming import no_verdicts
 from gem_ood.files.writing import as_arrow
-from gem_ood.ray.columns import Columns
-from gem_ood.ray.opening import choose, names_of, open_dataset
+from gem_ood.ray.columns import Columns, choose_columns
+from gem_ood.ray.opening import known_names, open_dataset, require_fitted
 from gem_ood.ray.reducing import persist
-from gem_ood.ray.spread import fetched
+from gem_ood.ray.spread import fetched, first_block
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -33,23 +33,26 @@ def score(
     detector: Detector,
     features: str | Sequence[str] = "features",
     *,
-    keep: Iterable[str] | None = None,
+    keep: str | Iterable[str] | None = None,
 ) -> "Dataset":
-    """Return the verdict on every row, as a lazy dataset: nothing is computed before it is written or looked at.
+    """Return the verdict on every row, as a lazy dataset: it is computed when it is written or looked at.
 
     Beside the columns of the dataset it has `score`, `nearest_class` and, if the detector is calibrated, `p_value` and
-    `is_ood`. `write` puts it into Parquet files, all or none.
+    `is_ood`. `write` puts it into Parquet files, all or none. Only where Ray does not know the columns of the dataset,
+    as after a step of your own, are its first rows computed now.
 
     Args:
-        dataset: Any `ray.data.Dataset`, or the path of Parquet files.
+        dataset: Any `ray.data.Dataset`; or the path of Parquet files, which Ray then reads, with a column `path` that
+            says from which of them a row is, unless they have one of that name.
         detector: A fitted detector; one copy goes to each worker.
         features: The column of lists or tensors that holds the features, or the columns of numbers that make them up.
         keep: The columns that stay beside the verdict; all but the features unless given.
     """
+    require_fitted(detector)
     opened = open_dataset(dataset)
-    present = names_of(opened)
-    columns = choose(opened, features, None, fitted_names(detector))
-    kept = [name for name in present if name not in columns.features] if keep is None else list(keep)
+    present = known_names(opened) or first_block(opened).column_names
+    columns = choose_columns(present, features, None, fitted_names(detector))
+    kept = [name for name in present if name not in columns.features] if keep is None else _named(keep)
     for name in kept:
         if name not in present:
             raise InputError(f"keep names {name!r}, which is no column; the dataset has {', '.join(present)}")
@@ -59,6 +62,13 @@ def score(
     return opened.select_columns(read).map_batches(
         _Judge(ray.put(detector), columns, tuple(kept)), batch_format="pyarrow", batch_size=None
     )
+
+
+def _named(keep: str | Iterable[str]) -> list[str]:
+    names = [keep] if isinstance(keep, str) else list(keep)
+    if len(set(names)) < len(names):
+        raise InputError(f"keep names a column twice: {', '.join(names)}; name each once")
+    return names
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray._private import worker
 from ray.data import DataContext
+from ray.exceptions import AuthenticationError
 
 from gem_ood._version import __version__
 from gem_ood.errors import InputError
@@ -38,6 +40,7 @@ def session(address: str | None = None) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # lines of its C++ part, which no logger holds back
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
@@ -49,16 +52,42 @@ def session(address: str | None = None) -> Iterator[None]:
         _reach(address)
         ray.init(**options)
     except (OSError, ValueError, RuntimeError) as error:
+        if _lacks_token(error):
+            raise InputError(
+                f"the cluster at {address} asks for a token; set RAY_AUTH_MODE=token, and have the same token on every "
+                f"machine (ray get-auth-token)"
+            ) from error
         raise InputError(
             f"no Ray cluster answers at {address or 'this machine'} ({_first_line(error)}); start one with "
             f"ray start --head and pass its address as HOST:PORT, or leave the address out for workers on this machine"
         ) from error
     try:
         DataContext.get_current().enable_progress_bars = False
-        _refuse_other_version()
-        yield
+        with _silence():
+            _refuse_other_version()
+            yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep what Ray has to say of its workers off standard output, where results go: it has no option for that."""
+    printing = getattr(worker, "print_to_stdstream", None)
+    worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = printing
+
+
+def _lacks_token(error: BaseException | None) -> bool:
+    """Return whether a connection failed because the cluster wants a token that this process does not show."""
+    while error is not None:
+        if isinstance(error, AuthenticationError) or "AuthToken" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _reach(address: str | None) -> None:

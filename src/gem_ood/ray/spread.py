@@ -59,7 +59,18 @@ class ClusterRows(SpreadBatches):
             for part in parts:
                 reduction.add(part)
             tally.settle(0)
-            return reduction.result()  # type: ignore[no-any-return]
+            result = reduction.result()
+        self._refuse_other_rows(tally.n_rows)
+        return result  # type: ignore[no-any-return]
+
+    def _refuse_other_rows(self, n_rows: int) -> None:
+        """Raise where this pass met another number of rows than the one before: what they found does not fit."""
+        before = self.__dict__.setdefault("_n_rows", n_rows)
+        if before != n_rows:
+            raise InputError(
+                f"the dataset held {before:,} rows in one pass and {n_rows:,} in the next; materialize() it, or give "
+                f"its random steps a seed"
+            )
 
     def held(self, work: Callable[[Batches], Any]) -> "HeldRows":
         """Return what work makes of each part, kept in the memory of the cluster."""

@@ -51,6 +51,12 @@ def write(dataset: "Dataset", path: str | os.PathLike[str], *, on_rows: OnRows |
     Raises:
         InputError: The directory is taken or cannot be written, another run is writing it, or a row cannot be scored.
         ClusterError: Workers died or ran out of memory more often than they were started again.
+
+    Example:
+        >>> import ray
+        >>> from gem_ood.ray import score
+        >>> write(score(ray.data.read_parquet("embeddings"), detector), "scores")  # doctest: +SKIP
+        1000000
     """
     opened = open_dataset(dataset)
     with _published(_checked(path)) as folder:
@@ -127,13 +133,13 @@ def _written(dataset: "Dataset", folder: Path) -> Generator[_File, None, None]:
 
 
 def _keep(folder: Path, files: list[_File]) -> None:
-    """Leave the files of the tasks that succeeded, numbered in their order; empty ones only if there are no others."""
+    """Leave the files of the tasks that succeeded, numbered in their order; empty ones are left out."""
     missing = [file for file in files if not (folder / file.name).is_file()]
     if missing:
         raise InputError(_not_shared(folder, f"{len(missing)} of {len(files)} files that workers wrote are not there"))
-    kept = [file for file in files if file.n_rows] or files[:1]
+    kept = [file for file in files if file.n_rows]
     if not kept:
-        raise InputError("the dataset holds no rows and no columns; pass one with at least one column")
+        raise InputError("the dataset holds no rows; pass one with at least one")
     names = {file.name: f"part-{number:06}.parquet" for number, file in enumerate(kept)}
     for path in list(folder.iterdir()):
         if path.name in names:
