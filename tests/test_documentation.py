@@ -13,6 +13,7 @@ import sys
 import tomllib
 import types
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,15 +79,35 @@ def run_console(block: Block) -> None:
             assert [line.rstrip() for line in result.output.splitlines()] == shown.splitlines()
 
 
+def stop_ray() -> None:
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def own_ray(page: str) -> Iterator[None]:
+    """Let a page that uses Ray start it: the workers of one that runs already have another working directory."""
+    uses_ray = any("gem_ood.ray" in block.text for block in blocks(page))
+    if uses_ray:
+        stop_ray()
+    try:
+        yield
+    finally:
+        if uses_ray:
+            stop_ray()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_run_and_print_what_they_say(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "example"}
-    for block in blocks(page):
-        if block.language == "python":
-            run_python(block, page, namespace)
-        elif block.language == "console":
-            run_console(block)
+    with own_ray(page):
+        for block in blocks(page):
+            if block.language == "python":
+                run_python(block, page, namespace)
+            elif block.language == "console":
+                run_console(block)
 
 
 def shell_lines(block: Block) -> list[list[str]]:
@@ -375,13 +396,14 @@ def test_the_reference_describes_no_name_of_a_room_twice(site):
 def public_rooms():
     """Return every module whose names are public: those that `gem_ood` exports, those of extras, and parts of these."""
     pytest.importorskip("torch")
+    pytest.importorskip("ray")
     import gem_ood
 
     rooms = [f"gem_ood.{name}" for name in gem_ood.__all__ if isinstance(getattr(gem_ood, name), types.ModuleType)]
     parts = [f"gem_ood.experiments.{name}" for name in ("data_sets", "networks", "training")]
     return [
         importlib.import_module(name)
-        for name in [*rooms, "gem_ood.experiments", *parts, "gem_ood.torch", "gem_ood.reports.plots"]
+        for name in [*rooms, "gem_ood.experiments", *parts, "gem_ood.torch", "gem_ood.ray", "gem_ood.reports.plots"]
     ]
 
 

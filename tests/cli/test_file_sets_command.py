@@ -12,12 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import fail, run, run_json
 from typer.testing import CliRunner
 
+from commands import fail, run, run_json
 from gem_ood import load
 from gem_ood.cli import app, score_summary
 from gem_ood.cli.score_summary import QUANTILES, ScoreSummary
+from gem_ood.files import open_features
+from gem_ood.files.part_directories import part_directory
+from gem_ood.files.streaming import directory_parts, score_plan, write_verdicts
 
 PROGRAM = [sys.executable, "-c", "from gem_ood.cli import main; main()"]
 FILES = {"0.parquet": 200, "more/1.parquet": 150, "more/2.parquet": 50}
@@ -110,57 +113,118 @@ def test_what_cannot_be_written_is_refused_before_any_work(data: Path) -> None:
     assert "which is read" in fail("fit", data / "new", "--out", data / "new" / "gem.safetensors")
     out = data / "new" / "0.parquet"
     assert "which is also read" in fail("score", gem, data / "new" / "*.parquet", "--out", out)
-    assert "has the suffix '(none)'" in fail("score", gem, data / "new" / "0.parquet", "--out", data / "one")
+    for name in ("scores.d", "scores.tar"):
+        assert fail("score", gem, data / "new", "--out", data / name).endswith(
+            f"{name} has the suffix {Path(name).suffix!r} but .csv .parquet .npz .jsonl can be written; rename it, or "
+            f"name it without a suffix for a directory of .parquet files\n"
+        )
+    for name in ("one", "scores"):
+        assert fail("score", gem, data / "new" / "0.parquet", "--out", data / name).endswith(
+            f"{name} has the suffix '(none)' but .csv .parquet .npz .jsonl can be written; rename it, or pass a "
+            f"directory or pattern of .parquet files as FILE to write a directory of them\n"
+        )
     assert "does not exist" in fail("score", gem, data / "old", "--out", data / "one")
     assert not (data / "one").exists()
 
 
-def test_a_bad_file_leaves_the_others_for_the_next_run_and_says_so(data: Path) -> None:
-    gem, out, last = data / "gem.safetensors", data / "scores", data / "new" / "more" / "2.parquet"
-    good = last.read_bytes()
-    table = pq.read_table(last)
+def spoil(path: Path) -> None:
+    table = pq.read_table(path)
     rows = [list(row) for row in table["features"].to_pylist()]
     rows[7][2] = float("nan")
-    pq.write_table(table.set_column(0, "features", pa.array(rows, pa.list_(pa.float32()))), last)
-    result = CliRunner().invoke(app, ["score", str(gem), str(data / "new"), "--out", str(out)])
-    assert result.exit_code == 2
-    assert result.stderr.splitlines() == [
-        f"gem-ood: note: the files that are scored are kept in {data / '.scores.partial'}; the same command goes on "
-        f"from there",
-        f"gem-ood: error: {last}: features row 7, column 2 is NaN; every value must be finite: remove or impute that "
-        f"row",
-    ]
+    pq.write_table(table.set_column(0, "features", pa.array(rows, pa.list_(pa.float32()))), path)
+
+
+def errors(*arguments: Any, exit_code: int = 2) -> list[str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == exit_code, result.output
+    return result.stderr.splitlines()
+
+
+def kept(data: Path) -> str:
+    folder = data / ".scores.partial"
+    return f"gem-ood: note: the files that are complete are kept in {folder}; run the same again to go on from there"
+
+
+@pytest.fixture(params=["local", "ray"])
+def engine(request: pytest.FixtureRequest) -> tuple[str, str]:
+    if request.param == "ray":
+        pytest.importorskip("ray", reason="Ray is not installed")
+    return ("--engine", request.param)
+
+
+def test_a_bad_file_leaves_the_others_for_the_next_run_and_says_so(data: Path, engine: tuple[str, str]) -> None:
+    gem, out, last = data / "gem.safetensors", data / "scores", data / "new" / "more" / "2.parquet"
+    good = last.read_bytes()
+    spoil(last)
+    bad = f"{last}: features row 7, column 2 is NaN; every value must be finite: remove or impute that row"
+    run_it = ("score", gem, data / "new", "--out", out)
+    assert errors(*run_it) == [kept(data), f"gem-ood: error: {bad}"]
+    # Of the next one, no file is scored: what is kept is from the run before.
+    assert errors(*run_it, *engine) == [kept(data), f"gem-ood: error: {bad}"]
     assert not out.exists()
     last.write_bytes(good)
-    assert run_json("score", gem, data / "new", "--out", out)["n_rows"] == 400
+    assert run_json(*run_it, *engine)["n_rows"] == 400
     assert len(list(out.rglob("*.parquet"))) == 3
 
 
-def test_an_interrupted_run_is_gone_on_with(data: Path) -> None:
-    many = data / "many"
+def test_nothing_is_said_to_be_kept_where_no_file_is_complete_or_all_are_of_other_rows(data: Path) -> None:
+    gem, out = data / "gem.safetensors", data / "scores"
+    spoil(data / "new" / "more" / "2.parquet")
+    assert len(errors("score", gem, data / "new", "--out", out)) == 2
+    spoil(data / "new" / "0.parquet")
+    (error,) = errors("score", gem, data / "new", "--out", out)
+    assert "0.parquet: features row 7, column 2 is NaN" in error
+
+
+def test_a_run_beside_another_is_refused_and_claims_none_of_its_files(data: Path, engine: tuple[str, str]) -> None:
+    gem, out = data / "gem.safetensors", data / "scores"
+    file = open_features(data / "new")
+    detector = load(gem)
+    names, _ = directory_parts(detector, file)
+    with part_directory(out, names=names, plan=score_plan(detector, file)) as parts:
+        for name, rows in zip(names, file.without_labels().parts(), strict=True):
+            write_verdicts(detector, rows, parts.path_of(name))
+        (error,) = errors("score", gem, data / "new", "--out", out, *engine)
+        assert error == f"gem-ood: error: another run is writing {out}; wait for it to end, or name another directory"
+        assert parts.missing() == ()
+    assert len(list(out.rglob("*.parquet"))) == 3
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a process cannot be halted on this system")
+def test_an_interrupted_run_is_gone_on_with_and_one_beside_it_is_refused(data: Path) -> None:
+    many, partial = data / "many", data / ".scores.partial"
     for place in range(40):
         write_rows(many / f"{place:02}.parquet", 20_000 if place else 50, place)
     arguments = [*PROGRAM, "score", "gem.safetensors", "many", "--out", "scores"]
     process = subprocess.Popen(arguments, cwd=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 90
-    while not (data / ".scores.partial" / "01.parquet").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=90)
+    try:
+        deadline = time.monotonic() + 90
+        while not list(partial.glob("*/01.parquet")) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGSTOP)
+        (refused,) = errors("score", data / "gem.safetensors", many, "--out", data / "scores")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
+        _, error = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert f"another run is writing {data / 'scores'}; wait for it to end" in refused
     assert process.returncode == 130
-    assert error.splitlines() == [
-        f"gem-ood: note: the files that are scored are kept in {data / '.scores.partial'}; the same command goes on "
-        f"from there",
-        "gem-ood: interrupted; no file is left half-written",
-    ]
+    assert error.splitlines() == [kept(data), "gem-ood: interrupted; no file is left half-written"]
     assert not (data / "scores").exists()
-    kept = {path.name: path.stat().st_mtime_ns for path in (data / ".scores.partial").glob("*.parquet")}
-    assert 2 <= len(kept) < 40
+    written = {path.name: path.stat().st_mtime_ns for path in partial.glob("*/*.parquet")}
+    assert 2 <= len(written) < 40
     result = run_json("score", data / "gem.safetensors", many, "--out", data / "scores")
     assert result["n_rows"] == 39 * 20_000 + 50
-    assert {name: (data / "scores" / name).stat().st_mtime_ns for name in kept} == kept
+    assert {name: (data / "scores" / name).stat().st_mtime_ns for name in written} == written
+    assert not list(data.glob(".scores*"))
     expected = run_json("score", data / "gem.safetensors", many)
     assert {**result, "out": None} == expected
+
+
+def test_a_label_that_is_no_class_is_mended_with_an_option(data: Path) -> None:
+    error = fail("fit", data / "train", "--out", data / "d.safetensors", "--classes", "ant,bee")
+    assert "'cat', which is not among the 2 classes of this fit; name every class with --classes, or leave it" in error
 
 
 def test_info_tells_of_all_files(data: Path) -> None:

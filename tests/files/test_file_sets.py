@@ -80,6 +80,8 @@ def test_a_pattern_stands_for_the_files_that_match_it(rows: Path) -> None:
     np.testing.assert_array_equal(features, np.concatenate([FEATURES[0], FEATURES[3]]))
     features, _ = read(rows / "**" / "*.parquet")
     np.testing.assert_array_equal(features, np.concatenate(FEATURES))
+    features, _ = read(rows / "**")  # finds a file by itself and in the directories above it
+    np.testing.assert_array_equal(features, np.concatenate(FEATURES))
     features, _ = read(rows / "p*")  # a directory that matches is read whole
     np.testing.assert_array_equal(features, FEATURES[1])
 
@@ -229,6 +231,15 @@ def test_what_is_wrong_with_one_file_names_it(case: str, rows: Path, monkeypatch
     with pytest.raises(InputError, match=message) as caught:
         read(rows)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", ["columns"], indirect=True)
+@pytest.mark.parametrize("case", ["one file twice", "a circle of links"])
+def test_a_pattern_of_all_depths_refuses_what_a_directory_does(case: str, rows: Path) -> None:
+    spoil, message = WRONG[case]
+    spoil(rows)
+    with pytest.raises(InputError, match=message):
+        read(rows / "**")
 
 
 def test_lists_of_another_length_are_refused_before_any_row_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,16 @@ def run(out: Path, *names: str, plan: Any = 1) -> tuple[str, ...]:
     return missing
 
 
+def stopped(out: Path, *names: str, plan: Any = 1) -> tuple[PartDirectory, StopError]:
+    """Write these parts and stop; return what the writers had, and the error."""
+    try:
+        with part_directory(out, names=NAMES, plan={"input": plan}) as parts:
+            write(parts, *names)
+            raise StopError
+    except StopError as error:
+        return parts, error
+
+
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "scores"
@@ -67,7 +78,10 @@ def test_the_same_plan_goes_on_and_any_other_starts_clean(out: Path) -> None:
     assert not out.exists()
     with pytest.raises(StopError):
         run(out, NAMES[0])
-    assert contents(out.parent / ".scores.partial") == ["_plan.json", *sorted(NAMES[:2])]
+    folder = out.with_name(".scores.partial")
+    (own,) = (path for path in folder.iterdir() if path.is_dir())
+    assert contents(own) == sorted(NAMES[:2])
+    assert contents(folder) == sorted(["_plan.json", *(f"{own.name}/{name}" for name in NAMES[:2])])
     assert run(out) == (NAMES[2],)
     for name in NAMES:
         (out / name).unlink()
@@ -147,14 +161,97 @@ def test_files_of_others_under_the_temporary_name_are_left_alone(out: Path) -> N
     folder = out.with_name(".scores.partial")
     folder.mkdir()
     (folder / "mine.txt").write_text("x")
-    with pytest.raises(InputError, match=r"\.scores\.partial holds files of others, where parts are to be written"):
+    with pytest.raises(InputError, match=r"\.scores\.partial is in the way, and no earlier run has left it; remove it"):
         run(out)
     assert (folder / "mine.txt").read_text() == "x"
     (folder / "mine.txt").unlink()
     folder.rmdir()
     folder.symlink_to(out.parent)
-    with pytest.raises(InputError, match=r"\.scores\.partial is in the way; remove it"):
+    with pytest.raises(InputError, match=r"\.scores\.partial is in the way"):
         run(out)
+    folder.unlink()
+    folder.write_text("x")
+    with pytest.raises(InputError, match=r"\.scores\.partial is in the way"):
+        run(out)
+    assert folder.read_text() == "x"
+
+
+def test_a_late_writer_of_a_dead_run_finds_no_folder(out: Path) -> None:
+    late = stopped(out)[0]
+    with part_directory(out, names=NAMES, plan={"input": 2}) as parts:
+        assert parts.folder != late.folder
+        with pytest.raises(FileNotFoundError, match=r"does not exist"):
+            write(late, NAMES[1])
+        assert parts.missing() == NAMES
+        for name in NAMES:
+            parts.path_of(name).write_text("new")
+    assert [(out / name).read_text() for name in NAMES] == ["new"] * 3
+    with pytest.raises(FileNotFoundError, match=r"does not exist"):
+        write(parts, NAMES[1])
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
+
+
+def test_a_writer_that_is_at_work_when_its_run_is_removed_adds_nothing(out: Path) -> None:
+    late = stopped(out)[0]
+    with pytest.raises(FileNotFoundError), atomic_path(late.path_of("a.txt")):
+        run(out, plan=2)
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
+    assert (out / "a.txt").read_text() == "a.txt"
+
+
+def test_a_file_that_is_begun_until_the_rename_is_not_published(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.rename
+
+    def begin_and_rename(source: Path, target: Path) -> None:
+        (Path(source) / "inner" / ".b.12345678.txt").write_text("half")
+        plain(source, target)
+
+    with part_directory(out, names=NAMES, plan={}) as parts:
+        write(parts, *NAMES)
+        monkeypatch.setattr(os, "rename", begin_and_rename)
+    assert contents(out) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("left", [(), ("._plan.1234abcd.json",), ("_plan.json",), ("_plan.json", "removed-1/a.txt")])
+def test_a_run_that_was_killed_as_it_began_or_removed_is_not_in_the_way(left: tuple[str, ...], out: Path) -> None:
+    for name in left:
+        path = out.with_name(".scores.partial") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"half')
+    out.with_name(".scores.partial").mkdir(exist_ok=True)
+    assert run(out) == NAMES
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
+
+
+def test_the_plan_is_the_last_to_be_removed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StopError):
+        run(out, NAMES[0])
+
+    def refuse(path: Path) -> None:
+        assert path.parent.joinpath("_plan.json").is_file()
+        raise StopError
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(StopError):
+        run(out, plan=2)
+    monkeypatch.undo()
+    assert run(out) == NAMES
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
+
+
+def test_an_error_says_what_is_kept_and_only_if_there_is_something(out: Path) -> None:
+    assert not hasattr(stopped(out)[1], "__notes__")
+    partial = out.with_name(".scores.partial")
+    notes = [f"the files that are complete are kept in {partial}; run the same again to go on from there"]
+    assert stopped(out, NAMES[1])[1].__notes__ == notes
+    assert stopped(out)[1].__notes__ == notes
+    assert not hasattr(stopped(out, plan=2)[1], "__notes__")
+    with (
+        pytest.raises(InputError, match="are not there") as missing,
+        part_directory(out, names=NAMES, plan={}) as parts,
+    ):
+        write(parts, NAMES[0])
+    assert missing.value.__notes__ == notes
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root")

@@ -321,7 +321,7 @@ def test_wrong_rows_are_named_by_their_file_and_leave_the_detector_as_it_was(row
             cluster.fit(bad, detector)
         assert "\n" not in str(raised.value)
         if shows:
-            assert str(raised.value).startswith("a block of 2.parquet: ")
+            assert str(raised.value).startswith("a block of 2.parquet")
     np.testing.assert_array_equal(fitted.score_samples(rows[0]), before)
     assert fitted.is_ood(rows[0]).sum() <= 100
     with pytest.raises(NotFittedError):
@@ -330,26 +330,26 @@ def test_wrong_rows_are_named_by_their_file_and_leave_the_detector_as_it_was(row
 
 def test_a_failed_calibration_leaves_the_threshold_as_it_was(dataset, fitted):
     before = fitted.threshold_
-    with pytest.raises(InputError, match=r"a block of 2\.parquet: .*NaN"):
+    with pytest.raises(InputError, match=r"a block of 2\.parquet.*NaN"):
         cluster.calibrate(spoiled(dataset, with_nan), fitted)
     assert fitted.threshold_ == before
 
 
 def test_a_file_is_named_also_where_a_block_holds_several(rows):
     joined = ray.data.from_arrow(pa.concat_tables(spoil(table, with_nan) for table in tables(rows)))
-    with pytest.raises(InputError, match=r"a block of 2\.parquet: features row 7, column 3 is NaN"):
+    with pytest.raises(InputError, match=r"a block of 2\.parquet.*: features row 7, column 3 is NaN"):
         cluster.fit(joined, GEM())
 
 
 def test_rows_without_a_known_file_are_those_of_a_block(dataset):
     bad = spoiled(dataset, with_nan).drop_columns(["path"])
-    with pytest.raises(InputError, match="a block of the dataset: features row 7, column 3 is NaN"):
+    with pytest.raises(InputError, match=r"a block of the dataset.*: features row 7, column 3 is NaN"):
         cluster.fit(bad, GEM())
 
 
 def test_scoring_wrong_rows_says_which_when_it_is_written(dataset, fitted, tmp_path):
     scored = cluster.score(spoiled(dataset, with_nan), fitted)
-    with pytest.raises(InputError, match=r"a block of 2\.parquet: features row 7, column 3 is NaN"):
+    with pytest.raises(InputError, match=r"a block of 2\.parquet.*: features row 7, column 3 is NaN"):
         cluster.write(scored, tmp_path / "scores")
     assert not list(tmp_path.iterdir())
 

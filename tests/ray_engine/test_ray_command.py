@@ -6,7 +6,12 @@ import pyarrow.parquet as pq
 import pytest
 from commands import fail, run, run_json
 
+from gem_ood import load
+from gem_ood.files import open_features
+
 pytest.importorskip("ray", reason="Ray is not installed")
+
+from gem_ood.ray import pieces
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -80,15 +85,35 @@ def test_detectors_of_both_engines_judge_alike(place, detectors):
     assert list(local["score_quantiles"].values()) == pytest.approx(list(ray["score_quantiles"].values()), rel=1e-9)
 
 
-def test_labels_of_a_file_beside_belong_to_the_rows_of_all_files(place, tmp_path):
-    labels = np.arange(1100) % 2
+@pytest.fixture
+def beside(tmp_path):
+    """Labels of all rows in one file: any run of them is unlike any other."""
+    labels = np.random.default_rng(2).integers(0, 5, 1100)
     np.save(tmp_path / "labels.npy", labels)
-    out = tmp_path / "d.safetensors"
+    return tmp_path / "labels.npy", labels
+
+
+def test_labels_of_a_file_beside_belong_to_the_rows_of_all_files(place, beside, tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "BYTES_PER_PIECE", 1)  # each row group is a piece
+    out, found = tmp_path / "d.safetensors", {}
     for engine in ("local", "ray"):
-        run("fit", place / "train", "--out", out, "--labels", tmp_path / "labels.npy", "--engine", engine)
-        threshold = run_json("calibrate", out, place / "held_out")["threshold"]
-        assert engine == "local" or threshold == pytest.approx(expected, rel=1e-9)
-        expected = threshold
+        fit = run_json("fit", place / "train", "--out", out, "--labels", beside[0], "--engine", engine)
+        found[engine] = fit, load(out).statistics_, run_json("calibrate", out, place / "held_out")["threshold"]
+    assert found["ray"][0] == found["local"][0]
+    ours, theirs = found["ray"][1], found["local"][1]
+    assert ours.counts.tolist() == theirs.counts.tolist() == np.bincount(beside[1]).tolist()
+    np.testing.assert_allclose(ours.means, theirs.means, rtol=1e-9)
+    assert found["ray"][2] == pytest.approx(found["local"][2], rel=1e-9)
+
+
+@pytest.mark.parametrize("rows_per_part", [1, 200, 5000])
+@pytest.mark.parametrize("batch_rows", [7, None])
+def test_every_piece_has_the_labels_of_its_own_rows(place, beside, rows_per_part, batch_rows):
+    file = open_features(place / "train", labels=beside[0])
+    cuts = list(pieces.cut(file, rows_per_part=rows_per_part))
+    assert len(cuts) == {1: 13, 200: 7, 5000: 2}[rows_per_part]  # row groups of 90 rows, in files of 700 and 400
+    labels = [labels for piece in cuts for _, labels in piece.batches(batch_rows)]
+    np.testing.assert_array_equal(np.concatenate(labels), beside[1])
 
 
 def test_every_format_of_rows_is_read(place, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from gem_ood import GEM, KNN, Energy, Head, Mahalanobis
 from gem_ood.detectors import available, make
 from gem_ood.errors import InputError
+from gem_ood.files import open_features
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -17,6 +18,7 @@ import ray.data.expressions
 
 import gem_ood.ray as cluster
 from gem_ood.ray import calibrating
+from gem_ood.ray.spread import FileRows
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -134,14 +136,31 @@ def test_all_rows_are_not_brought_together_for_a_bank(dataset):
         cluster.fit(dataset, KNN())
 
 
-@pytest.mark.parametrize("kept", [10_000, 200])
+#: Of more than a thousand rows some are left out, so a threshold is exact only if its order is asked for.
+CALIBRATIONS = (
+    {},
+    {"tpr": 0.8},
+    {"tpr": 0.5},
+    {"tpr": 0.7},
+    {"tpr": 0.9, "confidence": 0.99},
+    {"tpr": 0.9, "method": "quantile"},
+)
+
+
+@pytest.mark.parametrize("kept", [100_000, 1000])
 def test_a_threshold_is_that_of_one_machine_to_the_bit(kept, rows, held_out, monkeypatch):
     monkeypatch.setattr(calibrating, "KEPT_SCORES", kept)
+    rng = np.random.default_rng(2)
+    many = (np.abs(rng.normal(size=(30_011, WIDTH))) + 4.0 * np.eye(WIDTH)[rng.integers(0, CLASSES, 30_011)]).astype(
+        np.float32
+    )
+    dataset = dataset_of(many, cuts=(1, 17, 9000))
     local, spread = GEM().fit(*rows), GEM().fit(*rows)
-    for options in ({}, {"tpr": 0.8}, {"tpr": 0.9, "confidence": 0.99}, {"tpr": 0.9, "method": "quantile"}):
-        local.calibrate(held_out, **options)
-        cluster.calibrate(dataset_of(held_out, cuts=(1, 17, 500)), spread, **options)
-        assert spread.threshold_.order == local.threshold_.order
+    for options in CALIBRATIONS:
+        local.calibrate(many, **options)
+        cluster.calibrate(dataset, spread, **options)
+        assert (spread.calibration_ranks_ is None) == (kept > len(many))
+        assert spread.threshold_.order == local.threshold_.order > 1000
         assert spread.threshold_.value == pytest.approx(local.threshold_.value, rel=1e-12)
     exact, bound = local.p_values(held_out), spread.p_values(held_out)
     assert (bound >= exact - 1e-12).all()
@@ -192,3 +211,24 @@ def test_an_empty_block_changes_nothing(rows, held_out):
     with_gaps = dataset_of(features, labels, cuts=(0, 500, 500, 1500))
     spread = cluster.fit(with_gaps, GEM())
     np.testing.assert_allclose(spread.score_samples(held_out), GEM().fit(*rows).score_samples(held_out), rtol=1e-9)
+
+
+def test_rows_that_work_reads_twice_are_counted_once(directory):
+    done = []
+
+    def work(batches):
+        return [sum(len(X) for X, _ in batches) for _ in range(2)]
+
+    rows = FileRows(open_features(directory), rows_per_part=600, on_rows=done.append)
+    held = rows.held(work)
+    assert held.n_rows == done[-1] == N_ROWS
+    assert list(held.arrays()) == [[600, 600], [400, 400], [600, 600], [600, 600], [600, 600], [200, 200]]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_what_a_reduction_returns_is_the_callers_own(directory, size):
+    rows = FileRows(open_features(directory), rows_per_part=600)
+    found = rows.reduce(lambda batches: np.full(size, sum(len(X) for X, _ in batches)), np.add)
+    assert found.flags.owndata  # what lies in Ray's memory is read-only, and keeps its place there taken
+    found += 1
+    assert found.tolist() == [N_ROWS + 1] * size

@@ -1,5 +1,6 @@
 """A report on a detector that was calibrated on ranked scores is that of one with all scores, to their precision."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,8 @@ def test_the_threshold_of_its_own_is_told_as_with_all_scores(reports: tuple[Repo
     assert found.caveats == exact.caveats
 
 
-def test_a_page_is_written_of_it(case: dict[str, Any], ranked: GEM, tmp_path: Any) -> None:
-    write(tmp_path / "report.html", [ranked], id=case["id"], map=None)
-    assert f"{N_CALIBRATION:,}" in (tmp_path / "report.html").read_text(encoding="utf-8")
+def test_its_page_has_these_numbers(case: dict[str, Any], ranked: GEM, tmp_path: Path) -> None:
+    report = write(tmp_path / "report.html", [ranked], id=case["id"], map=None)
+    kept = report.as_dict()["detectors"]["gem"]["kept"]
+    assert kept["n_calibration"] == N_CALIBRATION
+    assert f'"n_calibration":{N_CALIBRATION},' in (tmp_path / "report.html").read_text(encoding="utf-8")

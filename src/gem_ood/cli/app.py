@@ -68,6 +68,9 @@ for _command in (demo, info, fit, calibrate, score, evaluate, train, certify, si
 
 
 def main() -> None:
-    """Run the command line and exit: 0 if all went well, 2 for bad input, 130 for Ctrl-C, 143 for SIGTERM."""
+    """Run the command line and exit.
+
+    The code is 0 if all went well, 1 if a cluster could not finish, 2 for bad input, 130 for Ctrl-C, 143 for SIGTERM.
+    """
     with signals_end_cleanly():
         app(prog_name="gem-ood")

@@ -35,6 +35,7 @@ _OPTION_NAMES = {
     r"\b(with|out of) (features|labels)\b": r"\1 --\2",
     r"^features names a column": "--features names a column",
     r"pass fitted_names to open_features .*": "evaluate it on its own, or list the columns with --features",
+    r"declare every class in the first call: partial_fit.*": "name every class with --classes, or leave it out",
     r"naming them or the labels if need be": "naming them with --features if need be",
 }
 

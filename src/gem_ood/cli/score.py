@@ -60,7 +60,7 @@ def score(
     with opened_engine(engine, address) as worker, watching() as progress, step("scoring"):
         watch = progress.watch(rows.path.name, rows.n_rows)
         if out is not None and is_directory:
-            with _kept_for_later(out, summary):
+            with _kept_for_later(out):
                 worker.score_to_directory(fitted, rows, out, watch, on_columns=summary.add)
         else:
             _score_to_file(worker.verdicts(fitted, rows, watch), out, summary)
@@ -87,6 +87,16 @@ def _check_out(out: Path | None, detector: Path, file: Path) -> bool:
         refuse_overwriting(out, detector, file)
         refuse_taken_directory(out)
         return True
+    if out.suffix.lower() not in WRITABLE:
+        remedy = (
+            "name it without a suffix for a directory of .parquet files"
+            if is_file_set(file)
+            else "pass a directory or pattern of .parquet files as FILE to write a directory of them"
+        )
+        raise InputError(
+            f"{out} has the suffix {out.suffix or '(none)'!r} but {' '.join(WRITABLE)} can be written; rename it, or "
+            f"{remedy}"
+        )
     check_out(out, WRITABLE, detector, file)
     return False
 
@@ -109,18 +119,15 @@ def _score_to_file(found: Iterator[Any], out: Path | None, summary: "ScoreSummar
 
 
 @contextmanager
-def _kept_for_later(out: Path, summary: "ScoreSummary") -> Iterator[None]:
+def _kept_for_later(out: Path) -> Iterator[None]:
     """Say, where the work stops, what the next run will find."""
-    from gem_ood.files.part_directories import unfinished
-
-    try:
-        with naming(out):
+    with naming(out):
+        try:
             yield
-    except BaseException:
-        folder = unfinished(out)
-        if summary.n_rows and folder is not None:  # not if it is another's run that has this folder
-            note(f"the files that are scored are kept in {folder}; the same command goes on from there")
-        raise
+        except BaseException as error:
+            for words in getattr(error, "__notes__", ()):  # of `part_directory`, if parts of this run are complete
+                note(words)
+            raise
 
 
 def _print(result: dict[str, Any], first_rows: list[dict[str, Any]], detector: Path) -> None:

@@ -96,13 +96,14 @@ def part_directory(
         except BaseException as error:
             if len(parts.missing()) < len(names):
                 error.add_note(
-                    f"the files that are complete are kept in {folder.parent}; the same again goes on from there"
+                    f"the files that are complete are kept in {folder.parent}; run the same again to go on from there"
                 )
             raise
         with naming(target):
             _remove_others(parts.folder, names)
             publish(folder, target)
-            _remove_others(target, names)  # a second try of a task may have begun a file until the rename
+        with suppress(OSError):
+            _remove_others(target, names)  # a task that was tried twice may have begun a file until the rename
 
 
 @contextmanager

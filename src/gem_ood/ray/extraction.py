@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from gem_ood.errors import InputError
 from gem_ood.features import is_count, refuse_non_finite
 from gem_ood.ray.columns import PATH
+from gem_ood.ray.failures import first_line
 from gem_ood.ray.model_inputs import as_pictures, as_tensors, inputs_of, of_one_shape, place_of
 from gem_ood.ray.opening import open_dataset
 from gem_ood.ray.pools import worker_pool
@@ -343,8 +344,4 @@ def _shape(given: Any) -> str:
 
 
 def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_first_line(error)}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {first_line(str(error))}"

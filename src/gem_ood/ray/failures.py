@@ -11,7 +11,7 @@ from ray import exceptions
 from gem_ood import errors
 from gem_ood.errors import ClusterError, FileFormatError, InputError
 
-__all__ = ["clear_errors", "out_of_memory", "placed"]
+__all__ = ["clear_errors", "first_line", "out_of_memory", "placed"]
 
 #: How an error of this library reads at the end of a worker's traceback, and how Ray names a file it cannot read.
 _OURS = re.compile(r"^gem_ood\.[\w.]*?(\w*Error): (.+)$", re.MULTILINE)
@@ -45,7 +45,7 @@ def clear_errors() -> Iterator[None]:
         raise _clear(error) from error
     except pa.ArrowException as error:
         raise InputError(
-            f"the blocks of the dataset do not fit together ({_first_line(str(error))}); give a column one type in all"
+            f"the blocks of the dataset do not fit together ({first_line(str(error))}); give a column one type in all"
         ) from error
 
 
@@ -96,7 +96,7 @@ def _lacking(causes: list[BaseException], text: str) -> ClusterError | None:
         return ClusterError("the disk of a machine is full; free some of it, or let Ray spill to a larger one")
     if any(isinstance(cause, _LOST) for cause in causes) and _NEVER_STARTED not in text:
         return ClusterError(
-            f"a worker or machine was lost and its work could not be done again ({_first_line(text)}); start the job "
+            f"a worker or machine was lost and its work could not be done again ({first_line(text)}); start the job "
             f"again, and look into Ray's logs if it happens again"
         )
     return None
@@ -113,7 +113,7 @@ def _of_rows(error: exceptions.RayError, text: str) -> Exception:
     if isinstance(error, exceptions.RayTaskError):
         return InputError(f"a block of the dataset failed: {root}; mend the rows or the step before this one")
     return ClusterError(
-        f"the cluster could not finish ({type(error).__name__}: {_first_line(text)}); start the job again"
+        f"the cluster could not finish ({type(error).__name__}: {first_line(text)}); start the job again"
     )
 
 
@@ -148,10 +148,11 @@ def _root_error(text: str) -> str:
         if (before[0].isspace() or _HEADER.match(before) or before.startswith("Traceback"))
         and re.match(r"(?!ray\.|ray::)[A-Za-z_][\w.]*(: .*)?$", line)
     ]
-    found = named[-1] if named else _first_line(text)
+    found = named[-1] if named else first_line(text)
     return "".join(filter(str.isprintable, found)).rstrip(".: ")
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
+    """Return the first line of a message that says something."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else "no message"

@@ -14,7 +14,7 @@ from ray.exceptions import AuthenticationError
 
 from gem_ood._version import __version__
 from gem_ood.errors import InputError
-from gem_ood.ray.failures import clear_errors
+from gem_ood.ray.failures import clear_errors, first_line
 
 __all__ = ["session"]
 
@@ -40,7 +40,6 @@ def session(address: str | None = None) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # lines of its C++ part, which no logger holds back
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     options: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
@@ -58,7 +57,7 @@ def session(address: str | None = None) -> Iterator[None]:
                 f"machine (ray get-auth-token)"
             ) from error
         raise InputError(
-            f"no Ray cluster answers at {address or 'this machine'} ({_first_line(error)}); start one with "
+            f"no Ray cluster answers at {address or 'this machine'} ({first_line(str(error))}); start one with "
             f"ray start --head and pass its address as HOST:PORT, or leave the address out for workers on this machine"
         ) from error
     try:
@@ -73,7 +72,7 @@ def session(address: str | None = None) -> Iterator[None]:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep what Ray has to say of its workers off standard output, where results go: it has no option for that."""
-    printing = getattr(worker, "print_to_stdstream", None)
+    printing = worker.print_to_stdstream
     worker.print_to_stdstream = lambda *_, **__: None
     try:
         yield
@@ -118,8 +117,6 @@ def _refuse_other_version() -> None:
 
 @ray.remote
 def _version() -> str:
-    return __version__  # a module is sent by name, so this is the worker's own
+    from gem_ood._version import __version__ as found  # what this module holds is sent along: this is the worker's own
 
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
+    return found

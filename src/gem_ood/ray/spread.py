@@ -5,11 +5,11 @@ memory of the cluster. All give references to parts; `reduce` merges these in a 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -181,13 +181,8 @@ class FileRows(ClusterRows):
         return [first_rows(self.file, HEAD_ROWS)]
 
     def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Generator[Any, None, None]:
-        """Yield a reference to each part; only a few are handed out at a time."""
-        reference = ray.put(work)
-        for piece in cut(self.file, rows_per_part=self.rows_per_part):
-            tally.settle(tasks_at_once() - 1)
-            part, note = cast("tuple[Any, Any]", _on_piece.remote(reference, piece))
-            tally.add(note)
-            yield part
+        """Return references to the parts, which are handed out a few at a time."""
+        return _handed_out(_on_piece, work, cut(self.file, rows_per_part=self.rows_per_part), tally)
 
 
 @dataclass(frozen=True)
@@ -203,13 +198,8 @@ class HeldRows(ClusterRows):
         return next([(rows, None)] for rows in self.arrays() if len(rows))
 
     def parts(self, work: Callable[[Batches], Any], tally: Tally) -> Generator[Any, None, None]:
-        """Yield a reference to each part; only a few are handed out at a time."""
-        reference = ray.put(work)
-        for held in self.references:
-            tally.settle(tasks_at_once() - 1)
-            part, note = cast("tuple[Any, Any]", _on_held.remote(reference, held))
-            tally.add(note)
-            yield part
+        """Return references to the parts, which are handed out a few at a time."""
+        return _handed_out(_on_held, work, self.references, tally)
 
     def arrays(self) -> Iterator[Any]:
         """Yield the arrays themselves: all rows come here."""
@@ -228,6 +218,18 @@ def first_block(dataset: Any) -> pa.Table:
     if block is None or block.num_rows == 0:
         raise InputError("the dataset holds no rows; pass one with at least one")
     return block
+
+
+def _handed_out(
+    task: Any, work: Callable[[Batches], Any], items: Iterable[Any], tally: Tally
+) -> Generator[Any, None, None]:
+    """Yield a reference to what a task makes of each item; no more of them wait than keep all workers busy."""
+    reference = ray.put(work)
+    for item in items:
+        tally.settle(tasks_at_once() - 1)
+        part, note = task.remote(reference, item)
+        tally.add(note)
+        yield part
 
 
 def tasks_at_once() -> int:

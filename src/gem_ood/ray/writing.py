@@ -1,11 +1,9 @@
 """A dataset written to a directory of Parquet files that appears once it is complete."""
 
-import json
 import os
 import secrets
-import shutil
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from platform import node
@@ -16,8 +14,7 @@ import pyarrow.parquet as pq
 import ray
 
 from gem_ood.errors import InputError
-from gem_ood.files.part_directories import PLAN, refuse_taken_directory
-from gem_ood.locking import locked_at_once
+from gem_ood.files.part_directories import held_folder, publish, refuse_taken_directory, remove_partial
 from gem_ood.ray.failures import clear_errors
 from gem_ood.ray.opening import open_dataset
 from gem_ood.ray.reducing import OnRows, persist
@@ -88,39 +85,17 @@ def _checked(path: str | os.PathLike[str]) -> Path:
 def _published(target: Path) -> Iterator[Path]:
     """Yield a folder that takes the name of the target once the block has succeeded, and vanishes if it has not.
 
-    Files lie one level below the folder that has the lock's name, in one of this run's own: a worker of a run that was
-    killed, should it live on for a moment, finds no folder to write to.
+    It is this run's own: a worker of a run that was killed, should it live on for a moment, finds none to write to.
     """
-    partial = target.with_name(f".{target.name}.partial")
-    folder = partial / f"run-{secrets.token_hex(4)}"
-    with ExitStack() as held:
-        with naming(target):
-            is_ours = held.enter_context(locked_at_once(partial.with_name(f"{partial.name}.lock")))
-        if not is_ours:
-            raise InputError(f"another run is writing {target}; wait for it to end, or name another directory")
-        refuse_taken_directory(target)  # a run that has just ended may have published it
-        with naming(target):
-            _remove(partial)
-            partial.mkdir()
-            (partial / PLAN).write_text(json.dumps({"writer": "gem_ood.ray.write"}), encoding="utf-8")
-            folder.mkdir()
+    with held_folder(target, {"what": "dataset", "run": secrets.token_hex(16)}) as folder:
         try:
             yield folder
             with naming(target):
-                if target.is_dir():
-                    target.rmdir()
-                os.rename(folder, target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-
-
-def _remove(partial: Path) -> None:
-    """Remove what an earlier run has left; refuse what is none's."""
-    if not partial.exists() and not partial.is_symlink():
-        return
-    if partial.is_symlink() or not partial.is_dir() or (any(partial.iterdir()) and not (partial / PLAN).is_file()):
-        raise InputError(f"{partial} is in the way, and no earlier run has left it; remove it")
-    shutil.rmtree(partial)
+                publish(folder, target)
+        except BaseException:
+            with suppress(OSError):
+                remove_partial(folder)
+            raise
 
 
 def _written(dataset: "Dataset", folder: Path) -> Generator[_File, None, None]:

@@ -1,0 +1,93 @@
+"""A command's own connection to Ray: started and stopped by it, quiet, or refused in one line."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from ray._private import worker
+from ray.exceptions import AuthenticationError
+
+from gem_ood.errors import InputError
+from gem_ood.ray import session as module
+
+
+def command(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "gem_ood", *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@pytest.fixture
+def closed_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def test_a_command_starts_its_own_workers_and_prints_its_result_alone(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    np.savez(tmp_path / "rows.npz", features=rows, labels=np.arange(60) % 2)
+    done = command("fit", "rows.npz", "--out", "d.safetensors", "--engine", "ray", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n_rows"] == 60
+    assert (tmp_path / "d.safetensors").is_file()
+
+
+def test_where_no_cluster_is_one_line_says_so(tmp_path, closed_port):
+    np.savez(tmp_path / "rows.npz", features=np.eye(3))
+    address = f"127.0.0.1:{closed_port}"
+    done = command("fit", "rows.npz", "--out", "d.safetensors", "--engine", "ray", "--address", address, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gem-ood: error: no Ray cluster answers at {address}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "d.safetensors").exists()
+
+
+@pytest.mark.parametrize("address", ["odd", "ray://head:10001", "head:port", ":"])
+def test_what_is_no_address_is_refused_before_anything_is_tried(address):
+    with pytest.raises(ValueError, match="HOST:PORT or auto"):
+        module._reach(address)
+
+
+def test_a_cluster_that_asks_for_a_token_is_told_from_none():
+    error = RuntimeError("failed to connect")
+    error.__cause__ = AuthenticationError("token")
+    assert module._lacks_token(error)
+    assert not module._lacks_token(RuntimeError("failed to connect"))
+
+
+def test_what_ray_says_of_its_workers_stays_off_standard_output(capsys):
+    said = {
+        "is_err": False,
+        "pid": "raylet",
+        "lines": ["warning"],
+        "ip": "",
+        "job": None,
+        "task_name": "",
+        "actor_name": "",
+    }
+    with module._silence():
+        worker.print_to_stdstream(said, ignore_prefix=False)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_workers_of_another_version_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "__version__", "0.0.0")
+    with pytest.raises(InputError, match=r"workers have gem-ood .* but this machine has 0\.0\.0"):
+        module._refuse_other_version()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_connection_that_is_there_is_used_and_left_open():
+    import ray
+
+    with module.session("nowhere:1"):
+        assert ray.is_initialized()
+    assert ray.is_initialized()
