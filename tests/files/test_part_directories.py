@@ -203,11 +203,13 @@ def test_a_file_that_is_begun_until_the_rename_is_not_published(out: Path, monke
     plain = os.rename
 
     def begin_and_rename(source: Path, target: Path) -> None:
-        (Path(source) / "inner" / ".b.12345678.txt").write_text("half")
+        assert contents(source) == sorted(NAMES)  # should this run be killed at once after the rename
+        (source / "inner" / ".b.12345678.txt").write_text("half")
         plain(source, target)
 
     with part_directory(out, names=NAMES, plan={}) as parts:
         write(parts, *NAMES)
+        (parts.folder / "inner" / ".a.12345678.txt").write_text("half")
         monkeypatch.setattr(os, "rename", begin_and_rename)
     assert contents(out) == sorted(NAMES)
 
@@ -224,17 +226,33 @@ def test_a_run_that_was_killed_as_it_began_or_removed_is_not_in_the_way(left: tu
 
 
 def test_the_plan_is_the_last_to_be_removed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = shutil.rmtree
+    are_ours: list[bool] = []
+
+    def watch(path: Path) -> None:
+        are_ours.append(path.with_name("_plan.json").is_file())
+        plain(path)
+
+    monkeypatch.setattr(shutil, "rmtree", watch)
     with pytest.raises(StopError):
         run(out, NAMES[0])
+    with part_directory(out, names=NAMES, plan={"input": 2}) as parts:
+        write(parts, *NAMES)
+        for place in range(20):
+            (parts.folder.parent / f"removed-{place}").mkdir()
+    assert are_ours == [True] * 21
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
 
-    def refuse(path: Path) -> None:
-        assert path.parent.joinpath("_plan.json").is_file()
+
+def test_a_run_that_was_killed_as_it_removed_another_starts_clean(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: Path) -> None:
         raise StopError
 
-    monkeypatch.setattr(shutil, "rmtree", refuse)
-    with pytest.raises(StopError):
-        run(out, plan=2)
-    monkeypatch.undo()
+    stopped(out, NAMES[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", stop)
+        with pytest.raises(StopError):
+            run(out, plan=2)
     assert run(out) == NAMES
     assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
 

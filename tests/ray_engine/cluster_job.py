@@ -17,6 +17,10 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
 import ray
 import ray.data
 from ray.cluster_utils import Cluster
