@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import fail, run, run_json
 
+from commands import fail, run, run_json
 from gem_ood import load
 from gem_ood.theory import certify
 

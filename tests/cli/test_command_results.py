@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from commands import fail, run, run_json
 from typer.testing import CliRunner
 
+from commands import fail, run, run_json
 from gem_ood import Energy, Head, load
 from gem_ood._version import __version__
 from gem_ood.cli import app

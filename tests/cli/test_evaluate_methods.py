@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from commands import fail, run, run_json
 from typer.testing import CliRunner
 
+from commands import fail, run, run_json
 from gem_ood import GEM, Head, load
 from gem_ood.cli import app
 from gem_ood.comparison import METRICS, compare, fit_methods, fitting

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import fail, run, run_json
 
+from commands import fail, run, run_json
 from gem_ood import Combine, Head, load
 from gem_ood.detectors import available, catalogue, make
 from gem_ood.errors import InputError

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import run
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from commands import run
 from gem_ood import GEM, Energy, Head, simulation
 from gem_ood.cli import app
 from gem_ood.cli.helping import examples_of

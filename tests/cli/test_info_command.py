@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import fail, run, run_json
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
+from commands import fail, run, run_json
 from gem_ood import GEM
 from gem_ood.cli import app
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import fail, run, run_json
 from typer.testing import CliRunner
 
+from commands import fail, run, run_json
 from gem_ood import GEM, Energy, Head
 from gem_ood.cli import app
 

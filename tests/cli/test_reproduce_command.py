@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 
-from commands import fail, run, run_json
 from tiny_paper import N_OOD, N_TEST, stored, write_network, write_paper_sets
 
+from commands import fail, run, run_json
 from gem_ood.cli import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::gem_ood.errors.RankWarning")

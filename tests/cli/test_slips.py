@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import fail, run, run_json
 from safetensors.numpy import save_file
 
+from commands import fail, run, run_json
 from gem_ood import GEM, load
 
 rng = np.random.default_rng(0)

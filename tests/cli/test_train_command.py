@@ -14,9 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from commands import fail, run, run_json  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
+from commands import fail, run, run_json  # noqa: E402
 from gem_ood.cli import app  # noqa: E402
 from gem_ood.cli.train import train as command  # noqa: E402
 from gem_ood.experiments import data_sets, obtaining  # noqa: E402

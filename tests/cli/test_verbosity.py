@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import fail
 from typer.testing import CliRunner
 
+from commands import fail
 from gem_ood.cli import app
 
 

@@ -59,6 +59,15 @@ def calibrate(
         confidence: Ask for the PAC guarantee with this confidence.
         method: `"conformal"`, `"pac"` or `"quantile"`.
         on_rows: Called now and then with the number of rows that are scored.
+
+    Example:
+        >>> import ray
+        >>> from gem_ood import GEM
+        >>> rows = [[float(row % 7), float(row % 5)] for row in range(140)]
+        >>> held_out = ray.data.from_items([{"features": row} for row in rows[70:]], override_num_blocks=2)
+        >>> threshold = calibrate(held_out, GEM().fit(rows[:70]), tpr=0.9).threshold_
+        >>> threshold.order, threshold.n_rows
+        (7, 70)
     """
     require_fitted(detector)
     share = detector.tpr if tpr is None else tpr

@@ -60,7 +60,9 @@ def fit(
         >>> import ray
         >>> from gem_ood import GEM
         >>> rows = [{"features": [float(row % 7), float(row % 5)], "label": row % 2} for row in range(70)]
-        >>> detector = fit(ray.data.from_items(rows), GEM())  # doctest: +SKIP
+        >>> detector = fit(ray.data.from_items(rows, override_num_blocks=2), GEM())
+        >>> detector.classes_, detector.statistics_.n_rows
+        (array([0, 1]), 70)
     """
     if not isinstance(detector, Detector):
         raise InputError(f"detector is {detector!r}; pass a detector such as GEM()")

@@ -47,6 +47,15 @@ def score(
         detector: A fitted detector; one copy goes to each worker.
         features: The column of lists or tensors that holds the features, or the columns of numbers that make them up.
         keep: The columns that stay beside the verdict; all but the features unless given.
+
+    Example:
+        >>> import ray
+        >>> from gem_ood import GEM
+        >>> rows = [[float(row % 7), float(row % 5)] for row in range(140)]
+        >>> new = ray.data.from_items([{"id": "usual", "features": rows[0]}, {"id": "odd", "features": [40.0, -30.0]}])
+        >>> verdicts = score(new, GEM().fit(rows[:70]).calibrate(rows[70:]))
+        >>> sorted((row["id"], row["is_ood"]) for row in verdicts.take_all())
+        [('odd', True), ('usual', False)]
     """
     require_fitted(detector)
     opened = open_dataset(dataset)

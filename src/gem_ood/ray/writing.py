@@ -51,9 +51,13 @@ def write(dataset: "Dataset", path: str | os.PathLike[str], *, on_rows: OnRows |
 
     Example:
         >>> import ray
-        >>> from gem_ood.ray import score
-        >>> write(score(ray.data.read_parquet("embeddings"), detector), "scores")  # doctest: +SKIP
-        1000000
+        >>> from tempfile import TemporaryDirectory
+        >>> rows = [{"id": number, "score": -1.5} for number in range(70)]
+        >>> dataset = ray.data.from_items(rows, override_num_blocks=2)
+        >>> with TemporaryDirectory() as folder:
+        ...     n_rows = write(dataset, f"{folder}/scores")
+        ...     n_rows, ray.data.read_parquet(f"{folder}/scores").count()
+        (70, 70)
     """
     opened = open_dataset(dataset)
     with _published(_checked(path)) as folder:
