@@ -133,6 +133,13 @@ def test_scores_that_become_equal_when_lowered_have_the_lowest_rank():
     assert lowered.ranks.tolist() == [1, 9]
 
 
+def test_a_score_that_is_lowered_below_others_takes_them_along():
+    ranked = RankedScores(np.array([1.0, 2.0, 3.0]), np.array([1, 5, 9]), 12)
+    lowered = lowered_ranks(ranked, np.array([0.0, 2.0, 0.0]))
+    assert lowered.values.tolist() == [0.0, 3.0]
+    assert lowered.ranks.tolist() == [1, 9]
+
+
 def test_the_threshold_moves_among_the_kept_values(thinned, blobs, many):
     local = GEM().fit(blobs[0], blobs[1]).calibrate(many, tpr=0.9)
     assert thinned.offset_ == local.offset_
@@ -196,7 +203,21 @@ def changed_at(place, value):
     return change
 
 
+def of_neighbours(*places):
+    """Return a change to the third and fourth alone, so that the ends and the threshold stay as they were."""
+
+    def change(array):
+        return np.concatenate([array[:2], array[2:4][list(places)], array[4:]])
+
+    return change
+
+
 DAMAGED = {
+    "two ranks that fall": ("calibration.ranks", of_neighbours(1, 0)),
+    "two equal ranks": ("calibration.ranks", of_neighbours(0, 0)),
+    "two scores that fall": ("calibration.scores", of_neighbours(1, 0)),
+    "two equal scores": ("calibration.scores", of_neighbours(0, 0)),
+    "a table of scores": ("calibration.scores", lambda array: array[:, np.newaxis]),
     "ranks that fall": ("calibration.ranks", lambda array: array[::-1]),
     "ranks of nothing": ("calibration.ranks", changed_at(0, 0)),
     "ranks beyond the rows": ("calibration.ranks", changed_at(-1, 5001)),
@@ -232,6 +253,23 @@ def test_a_threshold_of_other_ranks_is_refused(key, value, thinned):
     assert value not in thinned.calibration_ranks_
     with pytest.raises(FileFormatError, match="missing or damaged"):
         unpack(tensors, header | {"threshold": header["threshold"] | {key: value}}, name="the file")
+
+
+@pytest.mark.parametrize("damage", ["a table", "short numbers", "order 0", "n_rows 40.0"])
+def test_all_scores_that_are_damaged_are_refused(damage, blobs):
+    tensors, header = pack(GEM().fit(blobs[0], blobs[1]).calibrate(blobs[2][:40]))
+    scores, threshold = tensors["calibration.scores"], dict(header["threshold"])
+    if damage == "a table":
+        scores = scores[:, np.newaxis]
+    elif damage == "short numbers":
+        scores = scores.astype(np.float32)
+        threshold["value"] = float(scores[threshold["order"] - 1])
+    elif damage == "order 0":
+        threshold |= {"order": 0, "value": float(scores[-1])}
+    else:
+        threshold["n_rows"] = 40.0
+    with pytest.raises(FileFormatError, match="missing or damaged"):
+        unpack(tensors | {"calibration.scores": scores}, header | {"threshold": threshold}, name="the file")
 
 
 def test_ranks_beside_all_scores_are_refused(blobs):
@@ -270,7 +308,7 @@ def test_what_cannot_calibrate_is_refused_and_changes_nothing(thinned):
         thinned.calibrate_ranked([1.0, 2.0])
     with pytest.raises(CalibrationSizeError, match="needs at least 19 calibration rows but 3 came"):
         thinned.calibrate_ranked(RankedScores.of([1.0, 1.0, 2.0]))
-    for rounding in (-1.0, np.inf, np.nan, [0.1, 0.2]):
+    for rounding in (-1.0, np.inf, np.nan, [0.1, 0.2], np.zeros(25)):
         with pytest.raises(InputError, match=r"rounding .*one finite number of at least 0"):
             thinned.calibrate_ranked(RankedScores.of(np.arange(50.0) // 2), rounding=rounding)
     assert thinned.__dict__ == before
@@ -283,7 +321,7 @@ def test_rounding_lowers_every_value_as_it_does_every_score():
     local, spread = (MaxLogit().fit(np.zeros((2, 1))) for _ in range(2))
     local.calibrate_scores(scores, rounding=0.25)
     spread.calibrate_ranked(RankedScores.of(scores), rounding=0.25)
-    assert spread.offset_ == local.offset_
+    assert spread.offset_ == local.offset_ == np.sort(scores)[local.threshold_.order - 1] - 0.25
     asked = np.linspace(-3.0, 3.0, 1001)[:, np.newaxis]
     np.testing.assert_array_equal(spread.p_values(asked), local.p_values(asked))
 

@@ -1,5 +1,7 @@
 """Fits, thresholds and verdicts on a cluster are those of one machine, however the rows are partitioned."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,7 +49,7 @@ def table_of(features, labels=None, **more):
 def dataset_of(features, labels=None, *, cuts=(1, 40, 900), **more):
     table = table_of(features, labels, **more)
     bounds = [0, *cuts, table.num_rows]
-    return ray.data.from_arrow([table.slice(a, b - a) for a, b in zip(bounds, bounds[1:], strict=False)])
+    return ray.data.from_arrow([table.slice(a, b - a) for a, b in pairwise(bounds)])
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +113,12 @@ def test_another_file_is_one_part(rows, tmp_path, held_out):
 def test_tensors_columns_of_numbers_and_words_as_labels_are_rows_too(rows, held_out):
     features, labels = rows
     names = np.array(["ant", "bee", "cat", "dog"])[labels]
-    tensors = ray.data.from_items([{"x": row, "kind": name} for row, name in zip(features[:600], names[:600], strict=True)])
-    columns = ray.data.from_arrow(pa.table({**{f"e{at}": features[:600, at] for at in range(WIDTH)}, "kind": names[:600]}))
+    tensors = ray.data.from_items(
+        [{"x": row, "kind": name} for row, name in zip(features[:600], names[:600], strict=True)]
+    )
+    columns = ray.data.from_arrow(
+        pa.table({**{f"e{at}": features[:600, at] for at in range(WIDTH)}, "kind": names[:600]})
+    )
     local = GEM().fit(features[:600], names[:600])
     by_tensor = cluster.fit(tensors, GEM(), "x", "kind")
     by_column = cluster.fit(columns, GEM(), [f"e{at}" for at in range(WIDTH)], "kind")
@@ -169,7 +175,9 @@ def test_a_threshold_is_that_of_one_machine_to_the_bit(kept, rows, held_out, mon
 
 def test_a_directory_calibrates_as_its_rows_do(rows, directory):
     local, spread = GEM().fit(*rows), GEM().fit(*rows)
-    assert cluster.calibrate(directory, spread).threshold_.value == pytest.approx(local.calibrate(rows[0]).threshold_.value)
+    assert cluster.calibrate(directory, spread).threshold_.value == pytest.approx(
+        local.calibrate(rows[0]).threshold_.value
+    )
 
 
 def test_verdicts_come_lazily_beside_the_other_columns(rows, held_out, tmp_path):
@@ -200,7 +208,7 @@ def test_what_is_not_there_is_refused_by_name(rows, dataset, held_out):
         cluster.score(dataset, detector, keep=["odd"])
     with pytest.raises(InputError, match="already"):
         cluster.score(dataset_of(held_out, score=np.zeros(len(held_out))), detector)
-    with pytest.raises(InputError, match="type list; pass a ray.data.Dataset"):
+    with pytest.raises(InputError, match=r"type list; pass a ray.data.Dataset"):
         cluster.fit([1, 2], GEM())
     with pytest.raises(InputError, match="no rows"):
         cluster.fit(dataset.filter(expr=ray.data.expressions.col("label") > 99), GEM())

@@ -183,7 +183,7 @@ class Reduction:
             raise last.summary.error
         if last.n_rows == 0:
             raise InputError("the dataset holds no rows; pass one with at least one")
-        return copy.deepcopy(last.summary)  # its arrays lie in Ray's memory, which goes when Ray is shut down
+        return copy.deepcopy(last.summary)  # its arrays are read-only, and hold what lies in the memory of Ray
 
 
 @ray.remote(max_retries=RETRIES)
