@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,17 +15,16 @@ from cases import Section
 from gem_ood import GEM
 from gem_ood.files import open_features
 from gem_ood.gaussians import Statistics, collect, merge
+from scaling_jobs import WORKERS, connected, run_job, worker_megabytes
 from timing import Measurement, Stopwatch, interleave, paired_ratio
 
 __all__ = ["scale"]
 
 NO_RAY = 'Ray is not installed; run: pip install "gem-ood[ray]"'
-WORKERS = 2
 LEAST_SHARE = 0.75
 DRIVER_MEGABYTES = 500.0
 # A part is read, summed up and merged once; every eighth merge is of merges, and so on.
 MERGES_PER_PART = 8 / 7
-ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "MKL", "OMP")}
 
 #: The plan: rows, features and classes, and how many rows a task sums up.
 PLAN = (10_000_000_000, 1024, 10_000)
@@ -43,10 +37,10 @@ def scale(*, rounds: int, is_quick: bool) -> list[Section]:
     costs, rates = _costs(sizes, rounds=rounds)
     if find_spec("ray") is None:
         return [costs, Section("Engines", [], [], skipped=NO_RAY)]
-    with _ray():
+    with connected():
         engines = _engines(rounds=rounds, n_rows=200_000 if is_quick else 4_000_000)
         plan = _plan(rates, rounds=min(rounds, 3), n_rows=20_000 if is_quick else 400_000, size=sizes[-1])
-    return [costs, engines, plan]
+    return [costs, *engines, plan, _calibration(n_rows=2_000_000 if is_quick else 100_000_000)]
 
 
 _SIZES = [(m, k) for m in (128, 512, 1024) for k in (10, 1000, 10_000)]
@@ -83,34 +77,63 @@ def _costs(sizes: list[tuple[int, int]], *, rounds: int) -> tuple[Section, dict[
     return Section("Cost of one core", [], measurements), rates
 
 
-def _engines(*, rounds: int, n_rows: int) -> Section:
-    """The fit of one process with two threads beside that of two workers with one each, from the same files."""
+def _engines(*, rounds: int, n_rows: int) -> list[Section]:
+    """The fit of one process with two threads beside that of two workers with one each, from the same files.
+
+    Then the same with a quarter and a sixteenth of the files: time a row, and memory, as rows grow.
+    """
     import ray
 
     import gem_ood.ray as cluster
 
+    def local(path: Path) -> Stopwatch:
+        return Stopwatch(lambda: lambda: GEM().fit_batches(open_features(path)))
+
+    def spread(path: Path) -> Stopwatch:
+        return Stopwatch(lambda: lambda: cluster.fit(path, GEM()))
+
+    def dataset(path: Path) -> Stopwatch:
+        return Stopwatch(lambda: lambda: cluster.fit(ray.data.read_parquet(str(path)), GEM()))
+
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "rows"
-        _write(path, n_rows=n_rows, m=128, k=100, rows_per_file=min(250_000, n_rows // 8))
-        times = interleave(
-            {
-                "local, 2 threads": Stopwatch(lambda: lambda: GEM().fit_batches(open_features(path))),
-                "Ray, files": Stopwatch(lambda: lambda: cluster.fit(path, GEM())),
-                "Ray, dataset": Stopwatch(lambda: lambda: cluster.fit(ray.data.read_parquet(str(path)), GEM())),
-            },
-            rounds=rounds,
-        )
-        memory = [
-            Measurement("memory of the driver", (_child_megabytes("ray", path),), "MB", at_most=DRIVER_MEGABYTES),
-            Measurement("memory of the local engine", (_child_megabytes("local", path),), "MB"),
-        ]
-    local = times["local, 2 threads"]
+        _write(path, n_rows=n_rows, m=128, k=100, rows_per_file=n_rows // 16)
+        fewer = {n_rows // 16: path / "0000[0].parquet", n_rows // 4: path / "0000[0-3].parquet"}
+        samplers = {"local, 2 threads": local(path), "Ray, files": spread(path), "Ray, dataset": dataset(path)}
+        for size, pattern in fewer.items():
+            samplers |= {f"local, {size:,} rows": local(pattern), f"Ray, {size:,} rows": spread(pattern)}
+        times = interleave(samplers, rounds=rounds)
+        memory = {
+            (engine, size): run_job(job, rows)["megabytes"]
+            for size, rows in {**fewer, n_rows: path}.items()
+            for engine, job in (("local", "fit_here"), ("Ray", "fit_on_ray"))
+        }
+    whole = {name: times[name] for name in ("local, 2 threads", "Ray, files", "Ray, dataset")}
     ratios = [
-        paired_ratio("rate of Ray / local, files", local, times["Ray, files"], at_least=LEAST_SHARE),
-        paired_ratio("rate of Ray / local, dataset", local, times["Ray, dataset"], at_least=LEAST_SHARE),
+        paired_ratio(
+            f"rate of Ray / local, {how}", times["local, 2 threads"], times[f"Ray, {how}"], at_least=LEAST_SHARE
+        )
+        for how in ("files", "dataset")
     ]
-    rates = [_rate(time, n_rows) for time in times.values()]
-    return Section(f"Fit of {n_rows:,} x 128 rows from Parquet, 100 classes", ratios, [*rates, *memory])
+    driver = Measurement("memory of the driver", (memory["Ray", n_rows],), "MB", at_most=DRIVER_MEGABYTES)
+    here = Measurement("memory of the local engine", (memory["local", n_rows],), "MB")
+    rates = [_rate(time, n_rows) for time in whole.values()]
+    title = f"Fit of {n_rows:,} x 128 rows from Parquet, 100 classes"
+    return [Section(title, ratios, [*rates, driver, here]), _growth(times, memory, n_rows)]
+
+
+def _growth(times: dict[str, Measurement], memory: dict[tuple[str, int], float], n_rows: int) -> Section:
+    """Time a row and memory of the same fits for ever more rows."""
+    whole = {"local": "local, 2 threads", "Ray": "Ray, files"}
+    rows = []
+    for engine, size in sorted(memory):
+        time = times[whole[engine] if size == n_rows else f"{engine}, {size:,} rows"]
+        what = "memory of the driver" if engine == "Ray" else "memory"
+        rows += [
+            _named(time.scaled(1e6 / size, "us a row"), f"{engine}, {size:,} rows"),
+            Measurement(f"{engine}, {size:,} rows: {what}", (memory[engine, size],), "MB"),
+        ]
+    return Section("As rows grow: fit from Parquet, 128 features, 100 classes", [], rows)
 
 
 def _plan(
@@ -129,9 +152,9 @@ def _plan(
         with threadpool_limits(1):
             times = interleave({"reading, one process": read, "fit, two workers": fit}, rounds=rounds)
         memory = [
-            Measurement("memory of a worker", (_worker_megabytes(),), "MB"),
-            Measurement("memory of the driver", (_child_megabytes("ray", path),), "MB"),
-            Measurement("memory of the local engine", (_child_megabytes("local", path),), "MB"),
+            Measurement("memory of a worker", (worker_megabytes(),), "MB"),
+            Measurement("memory of the driver", (run_job("fit_on_ray", path)["megabytes"],), "MB"),
+            Measurement("memory of the local engine", (run_job("fit_here", path)["megabytes"],), "MB"),
         ]
     rate = rates[size]
     seconds_read = times["reading, one process"].median / n_rows
@@ -151,6 +174,18 @@ def _plan(
     ]
     title = f"Plan: {n_planned:,} rows of {m} features, {k:,} classes; checked on {n_rows:,} rows"
     return Section(title, [ratio], [*times.values(), *memory, *planned])
+
+
+def _calibration(*, n_rows: int) -> Section:
+    """A threshold from very many rows, compared with that of all scores in one array."""
+    found = run_job("calibrate_on_ray", n_rows)
+    rows = [
+        Measurement("calibrate, two workers", (found["seconds"],)),
+        Measurement("scores kept", (found["n_kept"],), "scores"),
+        Measurement("threshold, relative distance from that of all scores", (found["distance"],), "", at_most=1e-12),
+        Measurement("memory of the driver", (found["megabytes"],), "MB", at_most=DRIVER_MEGABYTES),
+    ]
+    return Section(f"Calibrate on {n_rows:,} rows of 2 features", [], rows)
 
 
 def _rows(n: int, m: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -181,67 +216,3 @@ def _rate(time: Measurement, n_rows: int) -> Measurement:
 
 def _named(measurement: Measurement, name: str) -> Measurement:
     return Measurement(name, measurement.samples, measurement.unit, failure=measurement.failure)
-
-
-@contextmanager
-def _ray() -> Iterator[None]:
-    """Two workers of one thread each, silent."""
-    import logging
-
-    import ray
-    import ray.data
-
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(
-        num_cpus=WORKERS,
-        include_dashboard=False,
-        logging_level="error",
-        log_to_driver=False,
-        runtime_env={"env_vars": ONE_THREAD},
-    )
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _child_megabytes(task: str, path: Path) -> float:
-    """The most memory that a process held which did nothing but this."""
-    done = subprocess.run(
-        [sys.executable, __file__, task, str(path)], capture_output=True, text=True, check=True, env={**os.environ}
-    )
-    return float(done.stdout.split()[-1])
-
-
-def _megabytes(process: str = "self") -> float:
-    """The most memory that a process held so far; getrusage would tell that of its parent where that was more."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(float(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM"))
-
-
-def _worker_megabytes() -> float:
-    """The most memory that a worker of Ray on this machine held so far, beside what it shares with the others."""
-    found = [0.0]
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError, StopIteration):  # a process may end at any time
-            if (status.parent / "cmdline").read_bytes().startswith(b"ray::"):
-                found.append(_megabytes(status.parent.name))
-    return max(found)
-
-
-def _fit_on_ray(path: str) -> None:
-    import gem_ood.ray as cluster
-
-    with _ray():
-        cluster.fit(path, GEM(covariance=0.1))
-
-
-def _fit_here(path: str) -> None:
-    GEM(covariance=0.1).fit_batches(open_features(path))
-
-
-if __name__ == "__main__":
-    {"ray": _fit_on_ray, "local": _fit_here}[sys.argv[1]](sys.argv[2])
-    print(_megabytes())

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gem_ood import GEM, MSP
+from gem_ood import GEM, MSP, Combine
 from gem_ood.comparison import compare
 from gem_ood.errors import InputError
-from gem_ood.files import calibrate_on_file, open_features, reading, score_file
+from gem_ood.files import calibrate_on_file, open_features, reading, score_file, streaming
 from gem_ood.metrics import evaluate
 
 rng = np.random.default_rng(0)
@@ -49,6 +49,28 @@ def test_a_file_fits_and_scores_as_its_arrays_do(covariance: Any, folder: Path) 
     np.testing.assert_allclose(np.concatenate([part.score for part in parts]), expected.score, rtol=1e-9)
     np.testing.assert_array_equal(np.concatenate([part.is_ood for part in parts]), expected.is_ood)
     np.testing.assert_array_equal(np.concatenate([part.nearest_class for part in parts]), expected.nearest_class)
+
+
+def test_of_very_many_rows_the_same_threshold_and_ranked_scores_are_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "KEPT_SCORES", 1999)
+    many = draw(2000)[0]
+    np.save(folder / "many.npy", many)
+    ranked, whole = GEM().fit(*TRAIN), GEM().fit(*TRAIN)
+    for options in ({"tpr": 0.95}, {"tpr": 0.3}, {"tpr": 0.9, "confidence": 0.99}):
+        calibrate_on_file(ranked, open_features(folder / "many.npy"), **options)
+        whole.calibrate(many, **options)
+        assert ranked.calibration_ranks_ is not None
+        assert len(ranked.calibration_scores_) < len(many)
+        assert ranked.threshold_.order == whole.threshold_.order
+        assert ranked.threshold_.value == pytest.approx(whole.threshold_.value, rel=1e-12)
+    ratios = ranked.p_values(TEST[0]) / whole.p_values(TEST[0])
+    assert ratios.min() >= 1.0 - 1e-12
+    assert 1.0 < ratios.max() <= 1.001 + 1e-12
+
+    joined = Combine([GEM(), GEM(normalize=True)]).fit(*TRAIN)
+    assert calibrate_on_file(joined, open_features(folder / "many.npy")).calibration_ranks_ is None
 
 
 def test_a_comparison_holds_the_metrics_of_each_pair(folder: Path) -> None:

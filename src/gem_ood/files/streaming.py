@@ -3,21 +3,26 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood import storage
-from gem_ood.detectors import Detector, Verdicts, columns
+from gem_ood.batches import Batches
+from gem_ood.detectors import Combine, Detector, Verdicts, columns
 from gem_ood.detectors.columns import fitted_names, without_names_warning
 from gem_ood.errors import FileFormatError, InputError
 from gem_ood.files.part_directories import part_directory
 from gem_ood.files.reading import FeatureFile
 from gem_ood.files.writing import Columns, write_columns
+from gem_ood.thresholds import rank_scores, threshold_order
+from gem_ood.thresholds.calibration import Method
 
 __all__ = [
+    "KEPT_SCORES",
     "calibrate_on_file",
+    "calibrate_on_ranks",
     "directory_parts",
     "fitted_names",
     "no_verdicts",
@@ -29,6 +34,11 @@ __all__ = [
     "without_names_warning",
     "write_verdicts",
 ]
+
+#: So many calibration scores are all kept in a detector; of more, those that p-values within 0.1 % need.
+KEPT_SCORES = 1_000_000
+
+Fitted = TypeVar("Fitted", bound=Detector)
 
 
 def score_file(detector: Detector, file: FeatureFile) -> Iterator[Verdicts]:
@@ -43,11 +53,33 @@ def score_file(detector: Detector, file: FeatureFile) -> Iterator[Verdicts]:
 def calibrate_on_file(
     detector: Detector, file: FeatureFile, *, tpr: float = 0.95, confidence: float | None = None
 ) -> Detector:
-    """Return the detector with its threshold set from the rows of a file, which the fit has not seen."""
+    """Return the detector with its threshold set from the rows of a file, which the fit has not seen.
+
+    Of more than a million rows the detector keeps ranked scores (`calibrate_ranked`), but for `Combine`.
+    """
     refuse_other_columns(detector, file)
     with without_names_warning():
         scores = [detector.evidence(batch.features) for batch in file.without_labels().batches()]
-    return detector.calibrate_scores(np.concatenate(scores), tpr=tpr, confidence=confidence)
+    if sum(map(len, scores)) <= KEPT_SCORES or isinstance(detector, Combine):
+        return detector.calibrate_scores(np.concatenate(scores), tpr=tpr, confidence=confidence)
+    return calibrate_on_ranks(detector, [(part, None) for part in scores], tpr=tpr, confidence=confidence)
+
+
+def calibrate_on_ranks(
+    detector: Fitted,
+    scores: Batches,
+    *,
+    tpr: float | None = None,
+    confidence: float | None = None,
+    method: Method | None = None,
+) -> Fitted:
+    """Return the detector with its threshold set from re-iterable or spread batches of scores, of which it keeps some.
+
+    The score of the order that the threshold has is among them, so the threshold is that of all scores.
+    """
+    options: dict[str, Any] = {"tpr": detector.tpr if tpr is None else tpr, "confidence": confidence, "method": method}
+    ranked = rank_scores(scores, orders=lambda n_rows: [threshold_order(n_rows, **options).order])
+    return detector.calibrate_ranked(ranked, **options)
 
 
 def score_to_directory(

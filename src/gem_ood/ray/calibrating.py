@@ -13,19 +13,17 @@ from gem_ood.detectors import Combine, Detector
 from gem_ood.detectors.columns import fitted_names, without_names_warning
 from gem_ood.errors import InputError
 from gem_ood.features import as_features
+from gem_ood.files.streaming import KEPT_SCORES, calibrate_on_ranks
 from gem_ood.ray.opening import open_rows, require_fitted
 from gem_ood.ray.reducing import OnRows
 from gem_ood.ray.spread import ClusterRows, fetched
-from gem_ood.thresholds import rank_scores, threshold_order
+from gem_ood.thresholds import threshold_order
 from gem_ood.thresholds.calibration import Method
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
 __all__ = ["calibrate", "calibrate_on"]
-
-#: So many calibration scores are all kept, as on one machine; of more, those that p-values within 0.1 % need.
-KEPT_SCORES = 1_000_000
 
 #: So many rows suffice for any guarantee that could be asked.
 LARGE_NUMBER = 10**15
@@ -46,8 +44,8 @@ def calibrate(
     """Set a detector's threshold from held-out in-distribution rows on a cluster, and return it.
 
     The threshold is the exact order statistic that `detector.calibrate` on all rows would take. Scores stay in the
-    cluster's memory, eight bytes a row. Up to a million of them come here and are kept in the detector, as on one
-    machine. Of more, a few passes over the scores count them in ever finer spans (`gem_ood.thresholds.rank_scores`);
+    cluster's memory, eight bytes a row. Up to a million of them come here and are kept in the detector. Of more, as
+    from a file, a few passes over the scores count them in ever finer spans (`gem_ood.thresholds.rank_scores`);
     a part sends at most 8 MB, whatever the number of rows. The detector then keeps some 13,000 scores with their exact
     ranks: p-values are at most 0.1 % above the exact ones, and never below.
 
@@ -97,14 +95,10 @@ def calibrate_on(
         raise InputError("the dataset holds no rows; pass one with at least one")
     options: dict[str, Any] = {"tpr": tpr, "confidence": confidence, "method": method}
     if held.n_rows <= KEPT_SCORES:
-        detector.calibrate_scores(np.concatenate(list(held.arrays())), **options)
-    elif isinstance(detector, Combine):
+        return detector.calibrate_scores(np.concatenate(list(held.arrays())), **options)
+    if isinstance(detector, Combine):
         raise InputError(
             f"Combine calibrates on at most {KEPT_SCORES:,} rows but {held.n_rows:,} came; pass a sample of them, such "
             f"as dataset.random_sample({0.9 * KEPT_SCORES / held.n_rows:.2g})"
         )
-    else:
-        share = detector.tpr if tpr is None else tpr
-        found = threshold_order(held.n_rows, tpr=share, confidence=confidence, method=method)
-        detector.calibrate_ranked(rank_scores(held, orders=[found.order]), **options)
-    return detector
+    return calibrate_on_ranks(detector, held, **options)
