@@ -20,6 +20,7 @@ from gem_ood.files.part_directories import PartDirectory, part_directory
 from gem_ood.storage import atomic_path
 
 NAMES = ("a.txt", "inner/b.txt", "inner/deep/c.txt")
+PARTS = dict.fromkeys(NAMES)
 
 
 def write(parts: PartDirectory, *names: str) -> None:
@@ -38,7 +39,7 @@ class StopError(Exception):
 
 def run(out: Path, *names: str, plan: Any = 1) -> tuple[str, ...]:
     """Write these parts, or what is missing; return what was missing at first."""
-    with part_directory(out, names=NAMES, plan={"input": plan}) as parts:
+    with part_directory(out, parts=PARTS, plan={"input": plan}) as parts:
         missing = parts.missing()
         write(parts, *(names or missing))
         if names:
@@ -49,7 +50,7 @@ def run(out: Path, *names: str, plan: Any = 1) -> tuple[str, ...]:
 def stopped(out: Path, *names: str, plan: Any = 1) -> tuple[PartDirectory, StopError]:
     """Write these parts and stop; return what the writers had, and the error."""
     try:
-        with part_directory(out, names=NAMES, plan={"input": plan}) as parts:
+        with part_directory(out, parts=PARTS, plan={"input": plan}) as parts:
             write(parts, *names)
             raise StopError
     except StopError as error:
@@ -62,7 +63,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_the_directory_appears_once_all_parts_are_there(out: Path) -> None:
-    with part_directory(out, names=NAMES, plan={}) as parts:
+    with part_directory(out, parts=PARTS, plan={}) as parts:
         assert parts.missing() == NAMES
         write(parts, *NAMES[:2])
         assert parts.missing() == NAMES[2:]
@@ -80,8 +81,8 @@ def test_the_same_plan_goes_on_and_any_other_starts_clean(out: Path) -> None:
         run(out, NAMES[0])
     folder = out.with_name(".scores.partial")
     (own,) = (path for path in folder.iterdir() if path.is_dir())
-    assert contents(own) == sorted(NAMES[:2])
-    assert contents(folder) == sorted(["_plan.json", *(f"{own.name}/{name}" for name in NAMES[:2])])
+    assert [name.rpartition("-")[2] for name in contents(own)] == ["a.txt", "b.txt"]
+    assert contents(folder) == sorted(["_plan.json", *(f"{own.name}/{name}" for name in contents(own))])
     assert run(out) == (NAMES[2],)
     for name in NAMES:
         (out / name).unlink()
@@ -96,24 +97,24 @@ def test_the_same_plan_goes_on_and_any_other_starts_clean(out: Path) -> None:
 def test_parts_that_are_missing_at_the_end_are_an_error_and_stay_unpublished(out: Path) -> None:
     with (
         pytest.raises(InputError, match=r"1 of 3 files for .*scores are not there, the first is inner/b.txt; run the"),
-        part_directory(out, names=NAMES, plan={}) as parts,
+        part_directory(out, parts=PARTS, plan={}) as parts,
     ):
         write(parts, NAMES[0], NAMES[2])
     assert not out.exists()
 
 
 def test_what_a_killed_writer_left_is_not_published(out: Path) -> None:
-    with part_directory(out, names=NAMES, plan={}) as parts:
+    with part_directory(out, parts=PARTS, plan={}) as parts:
         write(parts, *NAMES)
         (parts.folder / "inner" / ".b.12345678.txt").write_text("half")
     assert contents(out) == sorted(NAMES)
 
 
 def test_a_second_run_at_the_same_time_is_refused(out: Path) -> None:
-    with part_directory(out, names=NAMES, plan={}) as parts:
+    with part_directory(out, parts=PARTS, plan={}) as parts:
         with (
             pytest.raises(InputError, match=r"another run is writing .*scores; wait for it to end, or name another"),
-            part_directory(out, names=NAMES, plan={}),
+            part_directory(out, parts=PARTS, plan={}),
         ):
             pytest.fail("two runs at once")
         write(parts, *NAMES)
@@ -124,7 +125,7 @@ def test_a_run_that_was_killed_is_gone_on_with(out: Path) -> None:
     code = (
         "import os, signal\n"
         "from gem_ood.files.part_directories import part_directory\n"
-        f"with part_directory('scores', names={list(NAMES)!r}, plan={{'input': 1}}) as parts:\n"
+        f"with part_directory('scores', parts={PARTS!r}, plan={{'input': 1}}) as parts:\n"
         "    parts.path_of('a.txt').write_text('a.txt')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -178,7 +179,7 @@ def test_files_of_others_under_the_temporary_name_are_left_alone(out: Path) -> N
 
 def test_a_late_writer_of_a_dead_run_finds_no_folder(out: Path) -> None:
     late = stopped(out)[0]
-    with part_directory(out, names=NAMES, plan={"input": 2}) as parts:
+    with part_directory(out, parts=PARTS, plan={"input": 2}) as parts:
         assert parts.folder != late.folder
         with pytest.raises(FileNotFoundError, match=r"does not exist"):
             write(late, NAMES[1])
@@ -192,7 +193,7 @@ def test_a_late_writer_of_a_dead_run_finds_no_folder(out: Path) -> None:
 
 
 def test_a_writer_that_is_at_work_when_its_run_is_removed_adds_nothing(out: Path) -> None:
-    late = stopped(out)[0]
+    late = stopped(out, NAMES[1])[0]
     with pytest.raises(FileNotFoundError), atomic_path(late.path_of("a.txt")):
         run(out, plan=2)
     assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
@@ -203,15 +204,50 @@ def test_a_file_that_is_begun_until_the_rename_is_not_published(out: Path, monke
     plain = os.rename
 
     def begin_and_rename(source: Path, target: Path) -> None:
-        assert contents(source) == sorted(NAMES)  # should this run be killed at once after the rename
-        (source / "inner" / ".b.12345678.txt").write_text("half")
+        if target == out:
+            assert contents(source) == sorted(NAMES)  # should this run be killed at once after the rename
+            write(parts, NAMES[1])  # a task that is tried twice
         plain(source, target)
 
-    with part_directory(out, names=NAMES, plan={}) as parts:
+    with part_directory(out, parts=PARTS, plan={}) as parts:
         write(parts, *NAMES)
         (parts.folder / "inner" / ".a.12345678.txt").write_text("half")
         monkeypatch.setattr(os, "rename", begin_and_rename)
     assert contents(out) == sorted(NAMES)
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
+
+
+@pytest.mark.parametrize("n_gathered", [1, 3])
+def test_a_run_that_was_killed_as_it_gathered_its_parts_is_gone_on_with(
+    n_gathered: int, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, moved = os.rename, []
+
+    def stop_late(source: Path, target: Path) -> None:
+        if source.parent.name.startswith("_") or len(moved) == n_gathered:
+            raise StopError
+        moved.append(source)
+        plain(source, target)
+
+    stopped(out, *NAMES)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", stop_late)
+        with pytest.raises(StopError):
+            run(out)
+    assert len(moved) == n_gathered
+    assert not out.exists()
+    assert run(out) == ()
+    assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
+
+
+def test_only_parts_whose_own_input_has_changed_are_written_again(out: Path) -> None:
+    stopped(out, *NAMES)
+    with part_directory(out, parts={**PARTS, NAMES[1]: "other", "d.txt": 1}, plan={"input": 1}) as parts:
+        assert parts.missing() == (NAMES[1], "d.txt")
+        write(parts, "d.txt")
+        parts.path_of(NAMES[1]).write_text("changed")
+    assert contents(out) == sorted([*NAMES, "d.txt"])
+    assert (out / NAMES[1]).read_text() == "changed"
 
 
 @pytest.mark.parametrize("left", [(), ("._plan.1234abcd.json",), ("_plan.json",), ("_plan.json", "removed-1/a.txt")])
@@ -236,11 +272,11 @@ def test_the_plan_is_the_last_to_be_removed(out: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(shutil, "rmtree", watch)
     with pytest.raises(StopError):
         run(out, NAMES[0])
-    with part_directory(out, names=NAMES, plan={"input": 2}) as parts:
+    with part_directory(out, parts=PARTS, plan={"input": 2}) as parts:
         write(parts, *NAMES)
         for place in range(20):
             (parts.folder.parent / f"removed-{place}").mkdir()
-    assert are_ours == [True] * 21
+    assert are_ours == [True] * 22
     assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)
 
 
@@ -266,7 +302,7 @@ def test_an_error_says_what_is_kept_and_only_if_there_is_something(out: Path) ->
     assert not hasattr(stopped(out, plan=2)[1], "__notes__")
     with (
         pytest.raises(InputError, match="are not there") as missing,
-        part_directory(out, names=NAMES, plan={}) as parts,
+        part_directory(out, parts=PARTS, plan={}) as parts,
     ):
         write(parts, NAMES[0])
     assert missing.value.__notes__ == notes
@@ -295,15 +331,13 @@ def test_a_system_that_refuses_to_write_is_one_line(out: Path, monkeypatch: pyte
 def test_a_part_that_would_lie_elsewhere_is_refused(name: str, out: Path) -> None:
     with (
         pytest.raises(InputError, match=r"name it by a path within the directory"),
-        part_directory(out, names=[name], plan={}),
+        part_directory(out, parts={name: 1}, plan={}),
     ):
         pytest.fail("a part outside")
 
 
-def test_two_parts_of_one_name_are_refused_and_parts_travel(out: Path) -> None:
-    with pytest.raises(InputError, match=r"two parts have one name"), part_directory(out, names=["a", "a"], plan={}):
-        pytest.fail("one name twice")
-    with part_directory(out, names=NAMES, plan={}) as parts:
+def test_parts_travel(out: Path) -> None:
+    with part_directory(out, parts=PARTS, plan={}) as parts:
         write(pickle.loads(pickle.dumps(parts)), *NAMES)
     assert contents(out) == sorted(NAMES)
 
@@ -379,11 +413,9 @@ def test_a_second_run_scores_only_the_files_that_are_missing(
         assert pq.read_table(out / name).equals(pq.read_table(whole / name))
 
 
-def test_another_detector_other_rows_or_other_columns_start_clean(rows: Path, detector: GEM, out: Path) -> None:
-    file = open_features(rows)
-
-    def plan() -> dict[str, Any]:
-        return streaming.score_plan(detector, open_features(rows))
+def test_another_detector_or_other_columns_start_clean(rows: Path, detector: GEM) -> None:
+    def plan(**options: Any) -> dict[str, Any]:
+        return streaming.score_plan(detector, open_features(rows, **options))
 
     before = plan()
     assert plan() == before
@@ -391,24 +423,27 @@ def test_another_detector_other_rows_or_other_columns_start_clean(rows: Path, de
     assert plan() != before
     detector.calibrate(tpr=0.95)
     assert plan() == before
-    assert streaming.score_plan(detector, open_features(rows, features="x1,x0,x2")) != before
-    os.utime(rows / "c.parquet", ns=(1, 1))
-    assert plan() != before
-    with part_directory(out, names=[part.name for part in file.parquet.files], plan=before) as parts:  # type: ignore[union-attr]
-        for name in parts.missing():
-            parts.path_of(name).write_text("of the plan before")
-        parts.path_of("c.parquet").unlink()
-        with pytest.raises(InputError, match=r"another run"):
-            score_to_directory(detector, open_features(rows), out)
-        parts.path_of("c.parquet").write_text("x")
+    assert plan(features="x1,x0,x2") != before
+
+
+def test_a_file_that_was_mended_is_scored_and_no_other_is_scored_again(rows: Path, detector: GEM, out: Path) -> None:
+    good = (rows / "c.parquet").read_bytes()
+    opened = open_features(rows)
+    (rows / "c.parquet").write_bytes(good.replace(b"PAR1", b"PAR0"))
+    with pytest.raises(FileFormatError, match=r"c\.parquet is not a Parquet file"):
+        score_to_directory(detector, opened, out)
+    kept = {path.name: path.stat().st_mtime_ns for path in out.with_name(".scores.partial").rglob("*.parquet")}
+    (rows / "c.parquet").write_bytes(good)
+    assert score_to_directory(detector, open_features(rows), out) == 400
+    times = {path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
+    assert len(kept) == 3
+    assert set(kept.values()) < times
 
 
 def test_a_part_of_an_earlier_run_that_was_damaged_since_is_named(rows: Path, detector: GEM, out: Path) -> None:
     file = open_features(rows)
-    assert file.parquet is not None
-    names = [part.name for part in file.parquet.files]
-    plan = streaming.score_plan(detector, file)
-    with pytest.raises(InputError, match="are not there"), part_directory(out, names=names, plan=plan) as parts:
+    states, plan = streaming.input_states(file), streaming.score_plan(detector, file)
+    with pytest.raises(InputError, match="are not there"), part_directory(out, parts=states, plan=plan) as parts:
         parts.path_of("a.parquet").write_text("damaged")
     with pytest.raises(FileFormatError, match=r"a.parquet, which an earlier run wrote, is damaged .*; remove it and"):
         score_to_directory(detector, file, out)
@@ -427,7 +462,7 @@ def test_a_run_that_published_just_before_the_lock_was_taken_is_left_alone(
     monkeypatch.setattr(part_directories, "locked_at_once", lock_late)
     with (
         pytest.raises(InputError, match=r"scores is a directory that is not empty; remove it, or name another"),
-        part_directory(out, names=["other.txt"], plan={}),
+        part_directory(out, parts={"other.txt": 1}, plan={}),
     ):
         pytest.fail("work that nothing can come of")
     assert contents(out.parent) == sorted(f"scores/{name}" for name in NAMES)

@@ -72,9 +72,9 @@ def test_many_rows_are_fitted_in_more_than_one_group(model, monkeypatch):
     sizes = []
 
     class Recording(GEM):
-        def collect(self, batches, *, classes=None):
+        def _collect(self, batches, *options):
             sized = [(rows, labels, sizes.append(len(rows))) for rows, labels in batches]
-            return super().collect([pair[:2] for pair in sized], classes=classes)
+            return super()._collect([pair[:2] for pair in sized], *options)
 
     whole = OODModel(model, Recording()).fit(TRAIN).detector
     monkeypatch.setattr(streaming, "ROWS_PER_GROUP", 60)

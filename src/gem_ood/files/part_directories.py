@@ -1,9 +1,11 @@
 """Directories of many files that appear at once: written under another name, in parts, and published by one rename.
 
 `.NAME.partial` beside the directory holds `_plan.json`, which says what is being written, and the parts so far, in a
-folder named by the digest of that plan. A later run with the same plan goes on with the parts that are missing. Any
-other removes them and has a folder of its own, so that a worker of the dead run, should it live on for a moment, finds
-none to write to. One run at a time holds the lock `.NAME.partial.lock`.
+folder named by the digest of that plan; the name of each part has the digest of its own input. A later run with the
+same plan goes on with the parts that are missing, or whose input has changed. Any other removes them and has a folder
+of its own, so that a worker of the dead run, should it live on for a moment, finds none to write to. In the end the
+parts move into one folder, to which no worker has written, and that takes the name. One run at a time holds the lock
+`.NAME.partial.lock`.
 """
 
 import hashlib
@@ -11,7 +13,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -30,7 +32,7 @@ PLAN = "_plan.json"
 #: How a plan begins that was being written when its run was killed.
 HALF_A_PLAN = "._plan."
 
-#: Sixty-four bits of the digest of a plan: few enough for short paths, and no two plans share them by chance.
+#: Sixty-four bits of a digest: few enough for short paths, and no two share them by chance.
 DIGITS = 16
 
 
@@ -41,25 +43,51 @@ class PartDirectory:
     Attributes:
         out: What it will be called.
         folder: Where its parts are until then.
-        names: All parts, by their paths within the directory, with slashes.
+        digests: All parts, by their paths within the directory, with slashes; each with the digest of its input.
     """
 
     out: Path
     folder: Path
-    names: tuple[str, ...]
+    digests: Mapping[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All parts."""
+        return tuple(self.digests)
 
     def path_of(self, name: str) -> Path:
         """Return where to write a part, all or nothing: with `write_columns`, or `storage.atomic_path`."""
-        return self.folder / name
+        path = self.folder / name
+        return path.with_name(f"{self.digests[name]}-{path.name}")
 
     def missing(self) -> tuple[str, ...]:
         """Return the parts that are not written yet."""
         return tuple(name for name in self.names if not self.path_of(name).is_file())
 
+    @property
+    def _whole(self) -> Path:
+        """Where the parts are gathered before they are published."""
+        return self.folder / f"_{_digest([*self.digests.items()])}"
+
+    def _gather(self) -> Path:
+        """Move all parts to where they are published from, under their names."""
+        for name in self.names:
+            path = self._whole / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.path_of(name).rename(path)
+        return self._whole
+
+    def _scatter(self) -> None:
+        """Move back what a run that was killed had gathered."""
+        for name in self.names:
+            path = self._whole / name
+            if path.is_file():
+                path.rename(self.path_of(name))
+
 
 @contextmanager
 def part_directory(
-    out: str | os.PathLike[str], *, names: Sequence[str], plan: Mapping[str, Any]
+    out: str | os.PathLike[str], *, parts: Mapping[str, Any], plan: Mapping[str, Any]
 ) -> Iterator[PartDirectory]:
     """Yield the parts of a directory to write, and publish it under its name once the block has written them all.
 
@@ -68,14 +96,15 @@ def part_directory(
 
     Args:
         out: The directory, which must not be there yet, or be empty.
-        names: The parts, by their paths within the directory, with slashes.
-        plan: What decides the content, in JSON values: the inputs, the detector, the columns.
+        parts: The parts, by their paths within the directory, with slashes; each with what decides its content alone,
+            in JSON values, such as the state of its input.
+        plan: What decides the content of all, in JSON values: the detector, the columns.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as place:
         ...     out = Path(place) / "scores"
-        ...     with part_directory(out, names=["a.txt", "b.txt"], plan={"input": 1}) as parts:
+        ...     with part_directory(out, parts={"a.txt": 1, "b.txt": 2}, plan={"detector": 3}) as parts:
         ...         for name in parts.missing():
         ...             _ = parts.path_of(name).write_text("done")
         ...         out.exists()
@@ -83,27 +112,28 @@ def part_directory(
         False
         ['a.txt', 'b.txt']
     """
-    _refuse_bad(names)
+    _refuse_bad(parts)
     target = _followed(out)
-    with held_folder(target, {"library": __version__, "names": [*names], **plan}) as folder:
-        parts = PartDirectory(target, folder, tuple(names))
+    with held_folder(target, {"library": __version__, **plan}) as folder:
+        opened = PartDirectory(target, folder, {name: _digest(own) for name, own in parts.items()})
         with naming(target):
-            for name in names:
-                parts.path_of(name).parent.mkdir(parents=True, exist_ok=True)
+            for place in sorted({opened.path_of(name).parent for name in opened.names}):
+                place.mkdir(parents=True, exist_ok=True)
+            opened._scatter()
         try:
-            yield parts
-            _refuse_missing(parts)
+            yield opened
+            _refuse_missing(opened)
         except BaseException as error:
-            if len(parts.missing()) < len(names):
+            if len(opened.missing()) < len(parts):
                 error.add_note(
                     f"the files that are complete are kept in {folder.parent}; run the same again to go on from there"
                 )
+            else:
+                with suppress(OSError):
+                    remove_partial(folder)
             raise
         with naming(target):
-            _remove_others(parts.folder, names)
-            publish(folder, target)
-        with suppress(OSError):
-            _remove_others(target, names)  # a task that was tried twice may have begun a file until the rename
+            publish(opened._gather(), target)
 
 
 @contextmanager
@@ -114,8 +144,7 @@ def held_folder(target: Path, plan: Mapping[str, Any]) -> Iterator[Path]:
     """
     refuse_taken_directory(target)
     partial = target.with_name(f".{target.name}.partial")
-    text = json.dumps(plan, indent=1, sort_keys=True)
-    folder = partial / hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+    folder = partial / _digest(plan)
     with ExitStack() as held:
         with naming(target):
             is_ours = held.enter_context(locked_at_once(partial.with_name(f"{partial.name}.lock")))
@@ -126,19 +155,19 @@ def held_folder(target: Path, plan: Mapping[str, Any]) -> Iterator[Path]:
             _refuse_foreign(partial)
             partial.mkdir(exist_ok=True)
             with atomic_path(partial / PLAN) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+                temporary.write_text(_as_json(plan), encoding="utf-8")
             _remove_all(path for path in partial.iterdir() if path not in (folder, partial / PLAN))
             folder.mkdir(exist_ok=True)
         yield folder
 
 
-def publish(folder: Path, target: Path) -> None:
-    """Give a folder of `held_folder` its name; nothing of what was beside it stays."""
+def publish(whole: Path, target: Path) -> None:
+    """Give what lies in a folder of `held_folder` the name of the target; nothing of what was beside it stays."""
     if target.is_dir():
         target.rmdir()
-    os.rename(folder, target)
+    os.rename(whole, target)
     with suppress(OSError):  # the work is done, and the next run removes what is left
-        remove_partial(folder)
+        remove_partial(whole.parent)
 
 
 def remove_partial(folder: Path) -> None:
@@ -166,13 +195,19 @@ def _followed(out: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(out))
 
 
-def _refuse_bad(names: Sequence[str]) -> None:
+def _digest(value: Any) -> str:
+    return hashlib.sha256(_as_json(value).encode()).hexdigest()[:DIGITS]
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True)
+
+
+def _refuse_bad(names: Iterable[str]) -> None:
     for name in names:
         parts = PurePosixPath(name).parts
         if not parts or PurePosixPath(name).is_absolute() or any(part.startswith((".", "_")) for part in parts):
             raise InputError(f"a part is named {name!r}; name it by a path within the directory, without . or _ first")
-    if len(set(names)) < len(names):
-        raise InputError("two parts have one name; give each its own")
 
 
 def _refuse_missing(parts: PartDirectory) -> None:
@@ -203,12 +238,4 @@ def _remove_all(paths: Iterator[Path]) -> None:
             path.rename(hidden)
             shutil.rmtree(hidden)
         else:
-            path.unlink()
-
-
-def _remove_others(folder: Path, names: Collection[str]) -> None:
-    """Remove what a writer that was killed has left beside the parts."""
-    kept = {folder / name for name in names}
-    for path in list(folder.rglob("*")):
-        if path not in kept and not path.is_dir():
             path.unlink()

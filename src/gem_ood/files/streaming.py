@@ -25,6 +25,7 @@ __all__ = [
     "calibrate_on_ranks",
     "directory_parts",
     "fitted_names",
+    "input_states",
     "no_verdicts",
     "read_verdicts",
     "refuse_other_columns",
@@ -113,11 +114,11 @@ def score_to_directory(
         ...     n_rows, sorted(path.name for path in (Path(place) / "scores").iterdir())
         (10, ['a.parquet', 'b.parquet'])
     """
-    names, files = directory_parts(detector, file)
+    rows_of = directory_parts(detector, file)
     n_rows = 0
-    with part_directory(out, names=names, plan=score_plan(detector, file)) as parts:
+    with part_directory(out, parts=input_states(file), plan=score_plan(detector, file)) as parts:
         missing = set(parts.missing())
-        for name, rows in zip(names, files, strict=True):
+        for name, rows in rows_of.items():
             path = parts.path_of(name)
             found = _verdict_columns(detector, rows) if name in missing else read_verdicts(path)
             watched = _watched(found, file, n_rows, on_columns)
@@ -125,12 +126,13 @@ def score_to_directory(
     return n_rows
 
 
-def directory_parts(detector: Detector, file: FeatureFile) -> tuple[list[str], tuple[FeatureFile, ...]]:
-    """Return the names of the files of a set, and the rows of each; raise if the detector cannot judge them."""
+def directory_parts(detector: Detector, file: FeatureFile) -> dict[str, FeatureFile]:
+    """Return the rows of each file of a set, by its name; raise if the detector cannot judge them."""
     refuse_other_columns(detector, file)
     if file.parquet is None:
         raise InputError(f"{file.path} is no set of Parquet files; write its verdicts to one file")
-    return [part.name for part in file.parquet.files], file.without_labels().parts()
+    names = [part.name for part in file.parquet.files]
+    return dict(zip(names, file.without_labels().parts(), strict=True))
 
 
 def write_verdicts(detector: Detector, file: FeatureFile, path: Path) -> int:
@@ -147,18 +149,22 @@ def _verdict_columns(detector: Detector, file: FeatureFile) -> Iterator[Columns]
 
 
 def score_plan(detector: Detector, file: FeatureFile) -> dict[str, Any]:
-    """Return what decides the verdicts on a set of Parquet files, for `part_directory`."""
+    """Return what decides the verdicts on rows of a set of Parquet files beside the rows, for `part_directory`."""
     from gem_ood.detectors.saving import pack
 
-    assert file.parquet is not None
     assert file.columns is not None
-    states = [(part, part.path.stat()) for part in file.parquet.files]
     return {
         "what": "verdicts",
         "detector": storage.digest(*pack(detector)),
         "features": list(file.columns.features),
-        "inputs": [[part.name, str(part.path.absolute()), state.st_size, state.st_mtime_ns] for part, state in states],
     }
+
+
+def input_states(file: FeatureFile) -> dict[str, Any]:
+    """Return the state of each file of a set, by its name: it changes where the file does."""
+    assert file.parquet is not None
+    states = [(part, part.path.stat()) for part in file.parquet.files]
+    return {part.name: [str(part.path.absolute()), state.st_size, state.st_mtime_ns] for part, state in states}
 
 
 def no_verdicts(detector: Detector) -> dict[str, NDArray[Any]]:

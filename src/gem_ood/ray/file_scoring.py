@@ -15,6 +15,7 @@ from gem_ood.files import FeatureFile
 from gem_ood.files.part_directories import part_directory
 from gem_ood.files.streaming import (
     directory_parts,
+    input_states,
     read_verdicts,
     refuse_other_columns,
     score_plan,
@@ -87,22 +88,21 @@ def score_to_directory(
 
     A task judges one file and writes its verdicts, so every machine must see both directories under the same paths.
     """
-    names, rows = directory_parts(detector, file)
-    by_name = dict(zip(names, rows, strict=True))
+    rows_of = directory_parts(detector, file)
     reference = [ray.put(detector)]
-    with part_directory(out, names=names, plan=score_plan(detector, file)) as parts:
+    with part_directory(out, parts=input_states(file), plan=score_plan(detector, file)) as parts:
         tally = Tally(on_rows)
         try:
             with clear_errors():
                 for name in parts.missing():
                     tally.settle(tasks_at_once() - 1)
-                    tally.add(_write_verdicts.remote(reference, by_name[name], parts.path_of(name).absolute()))
+                    tally.add(_write_verdicts.remote(reference, rows_of[name], parts.path_of(name).absolute()))
                 tally.settle(0)
         except BaseException:
             tally.cancel()
             raise
         n_rows = 0
-        for name in names:
+        for name in rows_of:
             for columns in read_verdicts(parts.path_of(name)):
                 n_rows += len(columns["score"])
                 if on_columns is not None:

@@ -59,8 +59,8 @@ def write(dataset: "Dataset", path: str | os.PathLike[str], *, on_rows: OnRows |
         ...     n_rows, ray.data.read_parquet(f"{folder}/scores").count()
         (70, 70)
     """
-    opened = open_dataset(dataset)
-    with _published(_checked(path)) as folder:
+    opened, target = open_dataset(dataset), _checked(path)
+    with _own_folder(target) as folder:
         files: list[_File] = []
         n_rows = 0
         with clear_errors(), closing(_written(opened, folder)) as written:
@@ -69,7 +69,8 @@ def write(dataset: "Dataset", path: str | os.PathLike[str], *, on_rows: OnRows |
                 n_rows += file.n_rows
                 if on_rows is not None:
                     on_rows(n_rows)
-        _keep(folder, files)
+        with naming(target):
+            publish(_gathered(folder, files), target)
     return n_rows
 
 
@@ -86,16 +87,14 @@ def _checked(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def _published(target: Path) -> Iterator[Path]:
-    """Yield a folder that takes the name of the target once the block has succeeded, and vanishes if it has not.
+def _own_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder for what will take the name of the target; it vanishes if the block fails.
 
     It is this run's own: a worker of a run that was killed, should it live on for a moment, finds none to write to.
     """
     with held_folder(target, {"what": "dataset", "run": secrets.token_hex(16)}) as folder:
         try:
             yield folder
-            with naming(target):
-                publish(folder, target)
         except BaseException:
             with suppress(OSError):
                 remove_partial(folder)
@@ -111,20 +110,22 @@ def _written(dataset: "Dataset", folder: Path) -> Generator[_File, None, None]:
                 yield _File(**file)
 
 
-def _keep(folder: Path, files: list[_File]) -> None:
-    """Leave the files of the tasks that succeeded, numbered in their order; empty ones are left out."""
+def _gathered(folder: Path, files: list[_File]) -> Path:
+    """Return a folder of the files of the tasks that succeeded, numbered in their order; empty ones are left out.
+
+    No task writes there, so that one which is tried twice adds nothing.
+    """
     missing = [file for file in files if not (folder / file.name).is_file()]
     if missing:
         raise InputError(_not_shared(folder, f"{len(missing)} of {len(files)} files that workers wrote are not there"))
     kept = [file for file in files if file.n_rows]
     if not kept:
         raise InputError("the dataset holds no rows; pass one with at least one")
-    names = {file.name: f"part-{number:06}.parquet" for number, file in enumerate(kept)}
-    for path in list(folder.iterdir()):
-        if path.name in names:
-            path.rename(folder / names[path.name])
-        else:
-            path.unlink()
+    whole = folder / "whole"
+    whole.mkdir()
+    for number, file in enumerate(kept):
+        (folder / file.name).rename(whole / f"part-{number:06}.parquet")
+    return whole
 
 
 @dataclass(frozen=True)

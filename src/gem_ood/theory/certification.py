@@ -234,10 +234,12 @@ def _gather_ood(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64] | None]:
     """Return the scores of the rows, and their mean and covariance in whitened coordinates; one row has none."""
     gaussians, scores = detector.gaussians_, []
-    accumulator = Accumulator(n_features=gaussians.rank)
+    accumulator, first, varies = Accumulator(n_features=gaussians.rank), None, False
     for features, _ in batches:
         scores.append(detector.score_samples(features))
         rows = as_features(features)
+        first = rows[:1].copy() if first is None else first
+        varies = varies or bool((rows != first).any())  # equal rows may differ by rounding once they are whitened
         for part in chunks(len(rows), rows_per_chunk(2 * gaussians.n_features)):
             prepared = unit_length(rows[part]) if detector.normalize else rows[part]
             accumulator.add((prepared - gaussians.centre) @ gaussians.factor.whitener)
@@ -245,7 +247,7 @@ def _gather_ood(
         raise InputError("ood holds no rows; pass at least one out-of-distribution row")
     statistics = accumulator.statistics()
     covariance = statistics.scatter / max(1, statistics.n_rows - 1)
-    has_spread = float(np.trace(covariance)) > 0.0
+    has_spread = varies and float(np.trace(covariance)) > 0.0
     return np.concatenate(scores), statistics.means[0], covariance if has_spread else None
 
 

@@ -106,7 +106,8 @@ def model_scores_of(
     root = None
     if covariance is not None:
         eigenvalues, vectors = eigh(np.asarray(covariance), check_finite=False)
-        root = (vectors * np.sqrt(np.maximum(eigenvalues, 0.0))).T
+        # The symmetric root: the signs of eigenvectors, which no two machines agree on, cancel in it.
+        root = (vectors * np.sqrt(np.maximum(eigenvalues, 0.0))) @ vectors.T
     generator, scores = np.random.default_rng(0), np.empty(MODEL_ROWS)
     for part in chunks(MODEL_ROWS, rows_per_chunk(2 * model.rank)):
         rows = generator.standard_normal((part.stop - part.start, model.rank))

@@ -8,7 +8,7 @@ import pytest
 
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray warns of a default that will change
 
-collect_ignore = [] if find_spec("ray") else ["gem_ood/ray"]
+collect_ignore = [] if find_spec("ray") else ["src/gem_ood/ray"]
 
 
 #: Modules whose examples run on Ray.
