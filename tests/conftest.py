@@ -1,6 +1,7 @@
 """What every test shares: a calm hypothesis profile, the real data where it is, and small made data."""
 
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ settings.register_profile("calm", deadline=None, max_examples=40)
 settings.load_profile("calm")
 
 # A shell that runs the tests in the background makes them, and the commands that they start, deaf to Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,15 @@ def test_a_bank_is_the_same_however_the_rows_are_parted(name, rows):
     assert {row.tobytes() for row in first.rows} <= {row.tobytes() for row in features}
 
 
+def test_a_share_of_very_many_rows_is_refused_before_they_come_together(rows, monkeypatch):
+    monkeypatch.setattr(sampling, "MOST_ROWS", 60)
+    features, labels, _ = rows
+    spread = SpreadParts(features, labels, cuts=[9, 77])
+    with pytest.raises(InputError, match=r"a share of 0.9 of \d+ rows and more is over 60 rows.*; pass a whole number"):
+        KNN(k=2, bank=0.9).fit_batches(spread)
+    assert KNN(k=2, bank=100).fit_batches(spread).score_samples(features).shape == (N_ROWS,)
+
+
 @pytest.mark.parametrize("detector", [KNN(k=3, bank=1000), NNGuide(head=HEAD, bank=1000)], ids=str)
 def test_a_bank_of_all_rows_scores_as_one_fitted_to_them(detector, rows):
     features, labels, held_out = rows

@@ -197,7 +197,7 @@ def test_spread_rows_are_never_iterated_over(rows):
 @pytest.mark.parametrize("name", sorted(WHOLE))
 def test_keeping_all_rows_is_refused_before_any_are_read(name, rows):
     spread = SpreadParts(rows[0], rows[1], cuts=[50])
-    with pytest.raises(InputError, match=r"KNN with bank=None keeps all rows.*pass bank=10_000 .* bank=0.01"):
+    with pytest.raises(InputError, match=r"KNN with bank=None keeps all rows.*pass bank=10_000 "):
         clone(DETECTORS[name]).fit_batches(spread)
     assert spread.n_passes == 0
 

@@ -90,6 +90,10 @@ def test_other_columns_are_refused_unless_the_caller_named_them(tmp_path: Path) 
         scores(detector(*NAMES), path)
     with pytest.raises(InputError, match=message):
         calibrate_on_file(detector(*NAMES), open_features(path))
+    with pytest.raises(
+        InputError, match=r"features are named 'c', 'a', 'b' but .* on 'a', 'b', 'c'; name them in that"
+    ):
+        scores(detector(*NAMES), path, features=("c", "a", "b"))
     by_place = scores(detector("u", "v", "w"), path, features=NAMES)
     np.testing.assert_allclose(by_place, detector().score_samples(ROWS))
     assert len(scores(detector(), path)) == len(ROWS)

@@ -1,7 +1,9 @@
 """Features that a pool of workers extracts are those of one machine, and stay beside their rows."""
 
+import gc
 import os
 import sys
+import time
 from functools import partial
 
 import numpy as np
@@ -22,7 +24,7 @@ from gem_ood import GEM
 from gem_ood.detectors import Head
 from gem_ood.errors import InputError
 from gem_ood.files import open_features
-from gem_ood.ray import fit
+from gem_ood.ray import fit, write
 from gem_ood.ray.extraction import ExtractFeatures, _Plan, extract
 from gem_ood.ray.failures import clear_errors
 from gem_ood.ray.pools import _reserved, worker_pool
@@ -367,6 +369,24 @@ def test_an_error_of_a_worker_is_one_clear_line():
         extract(dataset, network(), workers=1).take_all()
     assert "\n" not in str(caught.value)
     assert f"gem_ood.errors.InputError: {caught.value}" in str(caught.value.__cause__)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("deed", ["fit", "write"])
+def test_a_pool_that_failed_lets_its_processors_go(deed, tmp_path):
+    images = pictures(20).astype(np.float32).transpose(0, 3, 1, 2).copy()
+    images[17] = np.nan
+    extracted = extract(as_dataset(4, image=images), network())
+    gc.disable()  # nothing else may collect what the failure has left
+    try:
+        with pytest.raises(InputError, match="NaN"):
+            fit(extracted, GEM(), labels=None) if deed == "fit" else write(extracted, tmp_path / "features")
+        deadline = time.monotonic() + 60
+        while ray.available_resources().get("CPU") != 2.0 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert ray.available_resources().get("CPU") == 2.0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -49,6 +49,19 @@ def test_where_no_cluster_is_one_line_says_so(tmp_path, closed_port):
     assert not (tmp_path / "d.safetensors").exists()
 
 
+def test_what_listens_but_is_no_head_is_told_from_one(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 3.0)
+    message = "something listens there, but it is not the head of a cluster"
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(TimeoutError, match=message):
+        module._reach(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_an_address_that_a_head_left_behind_is_refused(monkeypatch, closed_port):
+    monkeypatch.setattr(module.services, "canonicalize_bootstrap_address_or_die", lambda _: f"127.0.0.1:{closed_port}")
+    with pytest.raises(ConnectionRefusedError):
+        module._reach("auto")
+
+
 @pytest.mark.parametrize("address", ["odd", "ray://head:10001", "head:port", ":"])
 def test_what_is_no_address_is_refused_before_anything_is_tried(address):
     with pytest.raises(ValueError, match="HOST:PORT or auto"):

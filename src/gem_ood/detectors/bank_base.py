@@ -74,7 +74,7 @@ class BankDetector(Detector):
         if self.bank is None:
             raise InputError(
                 f"{type(self).__name__} with bank=None keeps all rows, and rows that are spread over a cluster are too "
-                f"many; pass bank=10_000 for a sample of so many, or a share of them such as bank=0.01"
+                f"many; pass bank=10_000 for a sample of so many"
             )
 
     @property

@@ -1,13 +1,13 @@
 """The columns of a fit against those of other rows: compared once for all rooms that bring rows to a detector."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gem_ood.detectors.base import Detector
 from gem_ood.errors import InputError
 
-__all__ = ["fitted_names", "refuse_other_columns", "without_names_warning"]
+__all__ = ["fitted_names", "refuse_other_columns", "refuse_other_order", "without_names_warning"]
 
 
 def fitted_names(*detectors: Detector) -> tuple[str, ...] | None:
@@ -48,6 +48,21 @@ def refuse_other_columns(
         if detector.reads_logits:
             remedy = "it reads logits: give it a head, the classifier's last layer, to read features, or pass logits"
         raise InputError(f"{title} has {n_features} features but {called} was fitted on {expected}; {remedy}")
+
+
+def refuse_other_order(columns: Sequence[str], fitted: Sequence[str] | None) -> None:
+    """Raise if columns that a caller names are those of the fit in another order: each would be taken for another.
+
+    >>> refuse_other_order(["b", "a"], ["a", "b"])
+    Traceback (most recent call last):
+    ...
+    gem_ood.errors.InputError: features are named 'b', 'a' but ... on 'a', 'b'; name them in that order, or not at all
+    """
+    if fitted is not None and tuple(columns) != tuple(fitted) and sorted(columns) == sorted(fitted):
+        raise InputError(
+            f"features are named {_shortened(tuple(columns))} but the detector was fitted on "
+            f"{_shortened(tuple(fitted))}; name them in that order, or not at all"
+        )
 
 
 @contextmanager

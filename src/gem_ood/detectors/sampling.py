@@ -28,6 +28,9 @@ FEWEST_ROWS = 1000
 #: row that is met very often could fill a sample, and a share of the rows would have no bound.
 MOST_COPIES = 1000
 
+#: Of rows that are spread, a share may be so many at the most: all of them come to one process.
+MOST_ROWS = 1_000_000
+
 #: None keeps all rows, a share about that share of them but at least FEWEST_ROWS, a whole number so many.
 Size = float | int | None
 
@@ -197,8 +200,16 @@ class ContentSampler:
     def merge(self, one: Sample, other: Sample) -> Sample:
         """Return the settled sample of both."""
         one._refuse_mixed(other.parts[0].labels)
+        self._refuse_too_many(one.n_seen + other.n_seen)
         first, second = self.settled(one), self.settled(other)
         return self.settled(first._extended(second.parts[0], second.n_seen))
+
+    def _refuse_too_many(self, n_seen: int) -> None:
+        if not is_count(self.size) and self.size * n_seen > MOST_ROWS:
+            raise InputError(
+                f"a share of {self.size:g} of {n_seen:,} rows and more is over {MOST_ROWS:,} rows, which would all "
+                f"come to this process; pass a whole number of rows to keep, such as {MOST_ROWS // 10:_}"
+            )
 
     def _stay(self, draws: Any, labels: NDArray[Any] | None) -> NDArray[np.intp]:
         """Return where the rows that stay are, in the order of their numbers and, of equal rows, their labels."""

@@ -208,5 +208,7 @@ def _n_rows(batch: Columns) -> int:
 
 def refuse_other_columns(detector: Detector, file: FeatureFile) -> None:
     """Raise if the rows of the file are not as wide as those of the fit, or are other columns by default."""
+    if file.is_choice_explicit and file.feature_names is not None:
+        columns.refuse_other_order(file.feature_names, fitted_names(detector))
     names = None if file.is_choice_explicit else file.feature_names
     columns.refuse_other_columns(detector, title=str(file.path), n_features=file.n_features, columns=names)

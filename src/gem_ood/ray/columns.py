@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gem_ood.detectors.columns import refuse_other_order
 from gem_ood.errors import InputError
 from gem_ood.files.arrow_rows import TableColumns, as_block, is_list, is_number, plain_type, stored
 from gem_ood.ray.failures import placed
@@ -123,6 +124,7 @@ def choose_columns(
     wanted = (features,) if isinstance(features, str) else tuple(features)
     if fitted is not None and len(wanted) == 1 and wanted[0] not in present and set(fitted) <= set(present):
         wanted = tuple(fitted)
+    refuse_other_order(wanted, fitted)
     for name, what in [*((name, "features") for name in wanted), (labels, "labels")]:
         if name is not None and name not in present:
             shown = ", ".join(map(repr, present)) or "none"

@@ -93,7 +93,8 @@ def extract(
 
     Raises:
         InputError: An option, or the layer of a model, is not what it must be. What is found out later, such as a
-            picture of another size, is an error of this kind when the dataset is read.
+            picture of another size, is an error of this kind when `fit`, `calibrate` or `write` read the dataset; from
+            Ray's own verbs, such as `take_all`, it is Ray's error, with ours at the end of its text.
     """
     opened = open_dataset(dataset)
     _check_model(model, layer, device)

@@ -1,9 +1,11 @@
 """What a cluster's failures mean to the caller: one clear error instead of the tracebacks of many processes."""
 
+import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from ray import exceptions
@@ -42,11 +44,27 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except exceptions.RayError as error:
-        raise _clear(error) from error
+        raise _clear(_let_go(error)) from error
     except pa.ArrowException as error:
         raise InputError(
             f"the blocks of the dataset do not fit together ({first_line(str(error))}); give a column one type in all"
         ) from error
+
+
+def _let_go(error: exceptions.RayError) -> exceptions.RayError:
+    """Return an error that holds nothing of the run that failed.
+
+    The frames of its traceback know the actors of that run, which keep their processors as long as anything does: the
+    next run would wait for these for ever.
+    """
+    waiting: list[Any] = [error]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, BaseException) and found.__traceback__ is not None:
+            found.__traceback__ = None
+            waiting += [getattr(found, "cause", None), found.__cause__, found.__context__]
+    gc.collect()
+    return error
 
 
 @contextmanager

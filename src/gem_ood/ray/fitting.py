@@ -36,8 +36,8 @@ def fit(
     up where it lies, and the sums are merged eight by eight in a tree of tasks: this process sees one merged summary,
     O(k·m + m²) numbers, and no rows but the first thousand. Detectors that need several passes run the dataset as
     often: it must give the same rows each time, so materialize one that draws rows without a seed. A bank of rows
-    (`KNN`, `NNGuide`) is a sample drawn by the rows' content, the same however they are partitioned, and must have a
-    size.
+    (`KNN`, `NNGuide`) is a sample drawn by the rows' content, the same however they are partitioned; it must have a
+    size of its own, or be a share that is no more than a million rows.
 
     Args:
         dataset: Any `ray.data.Dataset`. Or the path of a Parquet file, a directory of them, or another file of rows,

@@ -1,7 +1,6 @@
 """What may be fitted, calibrated on or scored on a cluster: a dataset of Ray, or files that every machine can read."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,8 +97,6 @@ def open_dataset(dataset: Any) -> "Dataset":
     with_rows = [str(file.path) for file in files.files if file.n_rows]
     if not with_rows:
         raise InputError(f"{dataset} holds no rows; pass files with at least one")
-    with suppress(ImportError):  # threads of Ray import it all at once, and one may find it half-loaded
-        import fsspec.implementations.http  # noqa: F401
     with clear_errors():  # a column of their own called path would be written over
         return ray.data.read_parquet(with_rows, include_paths=PATH not in files.schema.names)
 

@@ -1,5 +1,6 @@
 """Pools: how many workers hold a model, and what Ray is told of them."""
 
+import gc
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ def worker_pool(workers: Any, num_cpus: Any, num_gpus: Any) -> tuple["ActorPoolS
         raise InputError(f"num_cpus must be a number above 0 but is {num_cpus!r}; pass 1, say")
     if not _is_amount(num_gpus):
         raise InputError(f"num_gpus must be a number, 0 or more, but is {num_gpus!r}; pass 1 for a graphics card each")
+    gc.collect()  # what failed elsewhere may hold a pool that the new one would wait for
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     cpus = _amounts(machines, "CPU")
     if workers is None:

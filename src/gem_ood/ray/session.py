@@ -3,12 +3,14 @@
 import logging
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray._private import worker
+from ray._private import services, worker
 from ray.data import DataContext
 from ray.exceptions import AuthenticationError
 
@@ -20,6 +22,9 @@ __all__ = ["session"]
 
 #: A head that does not answer by then is none.
 PATIENCE_SECONDS = 10.0
+
+#: Asks whatever listens for the number of its cluster.
+_ASK = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
 
 #: Ray's and Ray Data's own lines, which would break ours and the progress bar.
 _LOGGERS = ("ray", "ray.data")
@@ -90,14 +95,19 @@ def _lacks_token(error: BaseException | None) -> bool:
 
 
 def _reach(address: str | None) -> None:
-    """Raise at once if nothing listens at HOST:PORT: Ray would try for a quarter of an hour."""
-    host, _, port = (address or "").rpartition(":")
-    if "://" in str(address) or not port.isdigit():
-        if address not in (None, "auto"):
-            raise ValueError("the address is not HOST:PORT or auto")
+    """Raise soon if no head of a cluster answers: Ray would try for a quarter of an hour, or end this process."""
+    if address is None:
         return
+    found = services.canonicalize_bootstrap_address_or_die(address) if address == "auto" else address
+    host, _, port = found.rpartition(":")
+    if "://" in found or not port.isdigit():
+        raise ValueError("the address is not HOST:PORT or auto")
     with socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE_SECONDS):
         pass
+    try:  # in a process of its own, as nothing else ends Ray's attempts; what came of it, ray.init says better
+        subprocess.run([sys.executable, "-c", _ASK, found], timeout=PATIENCE_SECONDS, capture_output=True, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError("something listens there, but it is not the head of a cluster") from error
 
 
 def _refuse_other_version() -> None:
