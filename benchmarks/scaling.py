@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,7 +99,7 @@ def _engines(*, rounds: int, n_rows: int) -> list[Section]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "rows"
         _write(path, n_rows=n_rows, m=128, k=100, rows_per_file=n_rows // 16)
-        fewer = {n_rows // 16: path / "0000[0].parquet", n_rows // 4: path / "0000[0-3].parquet"}
+        fewer = {n_rows * n_files // 16: _first(path, n_files) for n_files in (1, 4)}
         samplers = {"local, 2 threads": local(path), "Ray, files": spread(path), "Ray, dataset": dataset(path)}
         for size, pattern in fewer.items():
             samplers |= {f"local, {size:,} rows": local(pattern), f"Ray, {size:,} rows": spread(pattern)}
@@ -207,6 +208,15 @@ def _write(path: Path, *, n_rows: int, m: int, k: int, rows_per_file: int) -> No
         features = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), m)
         table = pa.table({"features": features, "label": labels})
         pq.write_table(table, path / f"{number:05}.parquet", row_group_size=max(1, (32 << 20) // (4 * m)))
+
+
+def _first(path: Path, n_files: int) -> Path:
+    """A folder of the first files of another."""
+    folder = path.with_name(f"first-{n_files}")
+    folder.mkdir()
+    for file in sorted(path.iterdir())[:n_files]:
+        os.link(file, folder / file.name)
+    return folder
 
 
 def _rate(time: Measurement, n_rows: int) -> Measurement:
