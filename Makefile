@@ -17,7 +17,7 @@ demo: $(VENV)/.demo
 	@$(VENV)/bin/gem-ood demo --out build/demo.safetensors --report build/demo.html
 
 test: $(VENV)/.test
-	$(TEST_ENV) $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --quiet
+	$(TEST_ENV) $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal --quiet
 
 lint: $(VENV)/.lint
 	$(VENV)/bin/ruff check .

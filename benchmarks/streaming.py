@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["stream"]
 
-CLASSES = 100
+#: Features and classes: a small picture network, sentence embeddings, a large picture network.
+SHAPES = ((64, 10), (128, 100), (512, 100))
 FILE_BYTES = 250_000_000
 GROUP_BYTES = 64 << 20
 LEAST_SHARE = 0.8
@@ -31,7 +32,7 @@ READ, FIT, SCORE, ARROW = "read", "fit", "score", "pyarrow.dataset"
 
 
 def stream(*, gigabytes: float) -> list[Section]:
-    """One section per width of the rows, each with a file set of this size in a temporary directory."""
+    """One section per shape of the rows, each with a file set of this size in a temporary directory."""
     from cases import Section
 
     place = Path(tempfile.gettempdir())
@@ -39,16 +40,16 @@ def stream(*, gigabytes: float) -> list[Section]:
     if free < 1.3 * gigabytes:
         reason = f"{place} has {free:.1f} GB free but {1.3 * gigabytes:.1f} GB are needed; set TMPDIR or --gigabytes"
         return [Section("Parquet larger than memory", [], [], skipped=reason)]
-    return [_stream(dimensions, gigabytes) for dimensions in (128, 512)]
+    return [_stream(dimensions, n_classes, gigabytes) for dimensions, n_classes in SHAPES]
 
 
-def _stream(dimensions: int, gigabytes: float) -> Section:
+def _stream(dimensions: int, n_classes: int, gigabytes: float) -> Section:
     from cases import Section
     from timing import Measurement, interleave, paired_ratio
 
     peaks: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as place:
-        n_rows, n_files = _write_set(Path(place), dimensions, gigabytes)
+        n_rows, n_files = _write_set(Path(place), dimensions, n_classes, gigabytes)
 
         def sampler(task: str) -> Callable[[], float]:
             def sample() -> float:
@@ -71,11 +72,11 @@ def _stream(dimensions: int, gigabytes: float) -> Section:
         for task in (READ, FIT, SCORE)
         if task in peaks
     ]
-    title = f"Parquet, {gigabytes:g} GB in {n_files} files, {n_rows:,} x {dimensions} float32 lists, {CLASSES} classes"
+    title = f"Parquet, {gigabytes:g} GB in {n_files} files, {n_rows:,} x {dimensions} float32 lists, {n_classes} classes"
     return Section(title, ratios, [*times.values(), *memory])
 
 
-def _write_set(place: Path, dimensions: int, gigabytes: float) -> tuple[int, int]:
+def _write_set(place: Path, dimensions: int, n_classes: int, gigabytes: float) -> tuple[int, int]:
     """Write files of labelled lists, all of the same rows, and a detector of them; return how many rows and files."""
     import numpy as np
     import pyarrow as pa
@@ -86,9 +87,9 @@ def _write_set(place: Path, dimensions: int, gigabytes: float) -> tuple[int, int
     n_files = max(2, round(gigabytes * 1e9 / FILE_BYTES))
     n_rows = int(gigabytes * 1e9 / n_files / (4 * dimensions))
     rng = np.random.default_rng(0)
-    labels = rng.integers(CLASSES, size=n_rows)
+    labels = rng.integers(n_classes, size=n_rows)
     features = rng.standard_normal((n_rows, dimensions), dtype=np.float32)
-    features += rng.standard_normal((CLASSES, dimensions), dtype=np.float32)[labels]
+    features += rng.standard_normal((n_classes, dimensions), dtype=np.float32)[labels]
     features *= np.geomspace(0.2, 6, dimensions).astype(np.float32)
     offsets = pa.array(np.arange(0, features.size + 1, dimensions, dtype=np.int32))
     table = pa.table({"features": pa.ListArray.from_arrays(offsets, features.ravel()), "label": labels})
