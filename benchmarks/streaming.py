@@ -72,7 +72,8 @@ def _stream(dimensions: int, n_classes: int, gigabytes: float) -> Section:
         for task in (READ, FIT, SCORE)
         if task in peaks
     ]
-    title = f"Parquet, {gigabytes:g} GB in {n_files} files, {n_rows:,} x {dimensions} float32 lists, {n_classes} classes"
+    shape = f"{n_rows:,} x {dimensions} float32 lists, {n_classes} classes"
+    title = f"Parquet, {gigabytes:g} GB in {n_files} files, {shape}"
     return Section(title, ratios, [*times.values(), *memory])
 
 
