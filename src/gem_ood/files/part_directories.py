@@ -71,18 +71,19 @@ class PartDirectory:
 
     def _gather(self) -> Path:
         """Move all parts to where they are published from, under their names."""
+        whole = self._whole
         for name in self.names:
-            path = self._whole / name
+            path = whole / name
             path.parent.mkdir(parents=True, exist_ok=True)
             self.path_of(name).rename(path)
-        return self._whole
+        return whole
 
     def _scatter(self) -> None:
         """Move back what a run that was killed had gathered."""
-        for name in self.names:
-            path = self._whole / name
-            if path.is_file():
-                path.rename(self.path_of(name))
+        whole = self._whole
+        for name in self.names if whole.is_dir() else ():
+            if (whole / name).is_file():
+                (whole / name).rename(self.path_of(name))
 
 
 @contextmanager
