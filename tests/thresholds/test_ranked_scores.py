@@ -51,7 +51,8 @@ def in_batches(scores, n_batches=3):
 def probes(scores):
     """Return numbers at, just beside and between the scores."""
     some = np.random.default_rng(1).permutation(np.asarray(scores, dtype=np.float64))[:20_000]
-    beside = [np.nextafter(some, np.inf), np.nextafter(some, -np.inf), 0.5 * some]
+    with np.errstate(over="ignore"):  # beside the largest float lies infinity
+        beside = [np.nextafter(some, np.inf), np.nextafter(some, -np.inf), 0.5 * some]
     return np.concatenate([some, *beside, np.sort(scores)[:50], [-np.inf, 0.0, np.inf]])
 
 
