@@ -151,7 +151,7 @@ def kept(data: Path) -> str:
 @pytest.fixture(params=["local", "ray"])
 def engine(request: pytest.FixtureRequest) -> tuple[str, str]:
     if request.param == "ray":
-        pytest.importorskip("ray", reason="Ray is not installed")
+        request.getfixturevalue("ray_session")
     return ("--engine", request.param)
 
 
@@ -210,7 +210,7 @@ def test_an_interrupted_run_is_gone_on_with_and_one_beside_it_is_refused(data: P
     finally:
         process.kill()
     assert f"another run is writing {data / 'scores'}; wait for it to end" in refused
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     assert error.splitlines() == [kept(data), "gem-ood: interrupted; no file is left half-written"]
     assert not (data / "scores").exists()
     written = {path.name.rpartition("-")[2]: path.stat().st_mtime_ns for path in partial.glob("*/*.parquet")}

@@ -186,3 +186,33 @@ def test_a_program_ends_though_it_never_reads_on(case: str, tmp_path: Path) -> N
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (3 if case == "an error" else 0, "64\n", "")
+
+
+def test_ctrl_c_while_the_thread_starts_is_no_other_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    is_closed = False
+
+    def slow() -> Iterator[int]:
+        nonlocal is_closed
+        try:
+            entered.set()
+            go_on.wait(30)
+            yield 1
+        finally:
+            is_closed = True
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        entered.wait(30)
+        monkeypatch.undo()
+        threading.Timer(0.2, go_on.set).start()
+        raise KeyboardInterrupt
+
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(read_ahead(slow()))
+    assert is_closed
+    deadline = time.monotonic() + 30
+    while readers() and time.monotonic() < deadline:  # the thread ends by itself: the pool does not know it
+        time.sleep(0.01)

@@ -1,5 +1,6 @@
 """Reading ahead: a thread prepares the next items while the caller works on this one."""
 
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,16 +28,23 @@ def read_ahead(items: Iterator[Item], *, n_ahead: int = N_AHEAD) -> Generator[It
     """
     # Python ends the threads of a pool at exit even if nobody closed this generator.
     pool = ThreadPoolExecutor(1, thread_name_prefix="gem-ood-reading")
+    at_work = threading.Lock()
+
+    def make() -> object:
+        with at_work:
+            return next(items, _END)
+
     try:
-        ahead: deque[Future[object]] = deque(pool.submit(next, items, _END) for _ in range(n_ahead))
+        ahead: deque[Future[object]] = deque(pool.submit(make) for _ in range(n_ahead))
         while True:
             item = ahead.popleft().result()
             if item is _END:
                 return
-            ahead.append(pool.submit(next, items, _END))
+            ahead.append(pool.submit(make))
             yield item  # type: ignore[misc]
             del item  # or the caller's batch would be held while the next is waited for
     finally:
         pool.shutdown(cancel_futures=True)
         if isinstance(items, Generator):
-            items.close()
+            with at_work:  # Ctrl-C while the thread starts leaves one that the pool does not wait for
+                items.close()
