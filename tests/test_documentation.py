@@ -79,23 +79,18 @@ def run_console(block: Block) -> None:
             assert [line.rstrip() for line in result.output.splitlines()] == shown.splitlines()
 
 
-def stop_ray() -> None:
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        ray.shutdown()
-
-
 @contextlib.contextmanager
 def own_ray(page: str) -> Iterator[None]:
-    """Let a page that uses Ray start it: the workers of one that runs already have another working directory."""
-    uses_ray = any("gem_ood.ray" in block.text for block in blocks(page))
-    if uses_ray:
-        stop_ray()
-    try:
+    """Start one Ray for a page that uses it: the workers of one that runs already have another working directory."""
+    if not any("gem_ood.ray" in block.text for block in blocks(page)):
         yield
-    finally:
-        if uses_ray:
-            stop_ray()
+        return
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    from gem_ood.ray.session import session
+
+    ray.shutdown()
+    with session():
+        yield
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -5,14 +5,10 @@
 
 import json
 import logging
-import os
 import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import numpy as np
 import pyarrow as pa
@@ -190,8 +186,8 @@ def memory():
     return sizes["MemTotal"], sizes["MemTotal"] - sizes["MemAvailable"]
 
 
-def exhaust_memory(folder, how_often):
-    """Let a worker use up the memory of the machine, or rather what Ray is told is all of it."""
+def exhaust_memory(folder):
+    """Let a worker use up the memory of the machine, or rather what Ray is told is all of it: once, then always."""
     total, used = memory()
     limit = used + (2 << 30)
     monitor = {"memory_usage_threshold": limit / total, "memory_monitor_refresh_ms": 100}
@@ -205,14 +201,21 @@ def exhaust_memory(folder, how_often):
         _system_config=monitor,
     )
     quiet()
-    hog = Hog(folder / "taken", limit + (1 << 29), always=how_often == "always")
+    found = {}
+    for how_often in ("once", "always"):
+        hog = Hog(folder / how_often, limit + (1 << 29), always=how_often == "always")
+        found[how_often] = exhausting(hog) | {"was_taken": hog.marker.exists()}
+    ray.shutdown()
+    return found
+
+
+def exhausting(hog):
+    """Return what came of a fit on a machine whose memory is taken."""
     try:
         fitted = cluster.fit(as_dataset(2400, before=hog), GEM())
     except (cluster.ClusterError, ValueError) as error:
-        return {"error": type(error).__name__, "message": str(error), "was_taken": hog.marker.exists()}
-    finally:
-        ray.shutdown()
-    return {"was_taken": hog.marker.exists(), **differences(fitted, *rows_of(np.arange(2400)))}
+        return {"error": type(error).__name__, "message": str(error)}
+    return differences(fitted, *rows_of(np.arange(2400)))
 
 
 def write_verdicts(folder, pause):

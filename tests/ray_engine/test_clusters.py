@@ -73,24 +73,23 @@ def test_scores_that_lay_on_a_lost_machine_are_made_again(exchanged):
     assert found["largest_difference"] < 1e-9
 
 
-def exhausted(tmp_path, how_often):
-    """Return what came of a worker that took the machine's memory; other processes may take it too, so try twice."""
+@pytest.fixture(scope="module")
+def exhausted(tmp_path_factory):
+    """What came of workers that took the machine's memory; other processes may take it too, so try twice."""
     available = int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0])
     if available < 4 << 20:
         pytest.skip("the machine has less than 4 GB of memory free")
-    for number in range(2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        found = run("exhaust_memory", folder, how_often, RAY_task_oom_retries="1")
-        if "monitor is not there" in found.get("message", ""):
+    for _ in range(2):
+        found = run("exhaust_memory", tmp_path_factory.mktemp("memory"), RAY_task_oom_retries="1")
+        if "monitor is not there" in found["always"].get("message", ""):
             pytest.skip("Ray's memory monitor does not work here")
-        if how_often == "always" or "error" not in found:
+        if "error" not in found["once"]:
             break
     return found
 
 
-def test_a_worker_that_runs_out_of_memory_once_does_its_work_again(tmp_path):
-    found = exhausted(tmp_path, "once")
+def test_a_worker_that_runs_out_of_memory_once_does_its_work_again(exhausted):
+    found = exhausted["once"]
     assert found["was_taken"]
     assert found["n_rows"] == 2400
     assert found["counts_are_equal"]
@@ -98,8 +97,8 @@ def test_a_worker_that_runs_out_of_memory_once_does_its_work_again(tmp_path):
     assert found["scatter"] < 1e-12
 
 
-def test_workers_that_always_run_out_of_memory_end_the_fit_with_a_remedy(tmp_path):
-    found = exhausted(tmp_path, "always")
+def test_workers_that_always_run_out_of_memory_end_the_fit_with_a_remedy(exhausted):
+    found = exhausted["always"]
     assert found["error"] == "ClusterError"
     assert "ran out of memory" in found["message"]
     assert "make the blocks or row groups smaller" in found["message"]

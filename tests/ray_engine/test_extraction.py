@@ -376,7 +376,7 @@ def test_an_error_of_a_worker_is_one_clear_line():
 def test_a_pool_that_failed_lets_its_processors_go(deed, tmp_path):
     images = pictures(20).astype(np.float32).transpose(0, 3, 1, 2).copy()
     images[17] = np.nan
-    extracted = extract(as_dataset(4, image=images), network())
+    extracted = extract(as_dataset(4, image=images), network(), workers=1)
     gc.disable()  # nothing else may collect what the failure has left
     try:
         with pytest.raises(InputError, match="NaN"):

@@ -385,13 +385,25 @@ def test_a_damaged_page_is_named_also_where_ray_reads_the_file(folder):
 # What is left behind
 
 
-def await_free_workers():
-    """Wait until no task runs any more; a task that goes on for long after a failure makes this raise."""
-    for _ in range(600):
-        if ray.available_resources().get("CPU") == 2.0:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"workers are still busy: {ray.available_resources()}")
+class Endless:
+    """Work that goes on until it is called back, or until the test is over, and gives a sign of life all the while."""
+
+    #: A sign that is older than so many seconds is none.
+    STALE_SECONDS = 2.0
+
+    def __init__(self, folder):
+        self.signs, self.over = folder / "signs", folder / "over"
+        self.signs.mkdir()
+
+    def __call__(self):
+        sign = self.signs / str(os.getpid())
+        while not self.over.exists():  # steps between which a cancelled task ends
+            sign.touch()
+            time.sleep(0.1)
+
+    def n_alive(self):
+        oldest = time.time() - self.STALE_SECONDS
+        return sum(sign.stat().st_mtime > oldest for sign in self.signs.iterdir())
 
 
 def interrupt_when_there(marker):
@@ -416,8 +428,7 @@ def comes_first(parts, folder):
 def test_no_task_goes_on_for_long_after_the_end(rows, dataset, spread, tmp_path, why):
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("only the main thread can be interrupted")
-    marker = tmp_path / "done"
-    await_free_workers()
+    marker, endless = tmp_path / "done", Endless(tmp_path)
 
     def work(batches):
         parts = list(batches)
@@ -426,13 +437,17 @@ def test_no_task_goes_on_for_long_after_the_end(rows, dataset, spread, tmp_path,
                 raise InputError("these rows are odd; mend them")
             marker.touch()
             return summed(parts)
-        for _ in range(6000):  # ten minutes, in steps between which a cancelled task ends
-            time.sleep(0.1)
-        return None
+        return endless()
 
     if why == "interruption":
         threading.Thread(target=interrupt_when_there, args=(marker,), daemon=True).start()
-    with pytest.raises(KeyboardInterrupt if why == "interruption" else InputError):
-        spread.reduce(work, merge)
-    await_free_workers()
+    try:
+        with pytest.raises(KeyboardInterrupt if why == "interruption" else InputError):
+            spread.reduce(work, merge)
+        deadline = time.monotonic() + 60
+        while (n_alive := endless.n_alive()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert n_alive == 0
+    finally:
+        endless.over.touch()
     assert_same_statistics(cluster.fit(dataset, GEM()).statistics_, rows)
