@@ -55,6 +55,7 @@ def ray_session() -> None:
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Stop Ray after the last test that needs it: even idle it takes a share of the machine."""
     ray = sys.modules.get("ray")

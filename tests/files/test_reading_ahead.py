@@ -216,3 +216,4 @@ def test_ctrl_c_while_the_thread_starts_is_no_other_error(monkeypatch: pytest.Mo
     deadline = time.monotonic() + 30
     while readers() and time.monotonic() < deadline:  # the thread ends by itself: the pool does not know it
         time.sleep(0.01)
+    assert not readers()

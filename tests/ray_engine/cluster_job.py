@@ -189,7 +189,7 @@ def memory():
 def exhaust_memory(folder):
     """Let a worker use up the memory of the machine, or rather what Ray is told is all of it: once, then always."""
     total, used = memory()
-    limit = used + (2 << 30)
+    limit = used + (3 << 30)
     monitor = {"memory_usage_threshold": limit / total, "memory_monitor_refresh_ms": 100}
     ray.init(
         address="local",

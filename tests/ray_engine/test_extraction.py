@@ -382,9 +382,9 @@ def test_a_pool_that_failed_lets_its_processors_go(deed, tmp_path):
         with pytest.raises(InputError, match="NaN"):
             fit(extracted, GEM(), labels=None) if deed == "fit" else write(extracted, tmp_path / "features")
         deadline = time.monotonic() + 60
-        while ray.available_resources().get("CPU") != 2.0 and time.monotonic() < deadline:
+        while (n_free := ray.available_resources().get("CPU")) != 2.0 and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert ray.available_resources().get("CPU") == 2.0
+        assert n_free == 2.0
     finally:
         gc.enable()
 

@@ -386,7 +386,7 @@ def test_a_damaged_page_is_named_also_where_ray_reads_the_file(folder):
 
 
 class Endless:
-    """Work that goes on until it is called back, or until the test is over, and gives a sign of life all the while."""
+    """Work that goes on for ten minutes unless it is called back, and gives a sign of life all the while."""
 
     #: A sign that is older than so many seconds is none.
     STALE_SECONDS = 2.0
@@ -397,9 +397,17 @@ class Endless:
 
     def __call__(self):
         sign = self.signs / str(os.getpid())
-        while not self.over.exists():  # steps between which a cancelled task ends
+        deadline = time.monotonic() + 600
+        while not self.over.exists() and time.monotonic() < deadline:  # steps between which a cancelled task ends
             sign.touch()
             time.sleep(0.1)
+
+    def has_begun(self):
+        """Return whether a task is at it, for which a minute is waited."""
+        deadline = time.monotonic() + 60
+        while not (begun := any(self.signs.iterdir())) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return begun
 
     def n_alive(self):
         oldest = time.time() - self.STALE_SECONDS
@@ -433,6 +441,7 @@ def test_no_task_goes_on_for_long_after_the_end(rows, dataset, spread, tmp_path,
     def work(batches):
         parts = list(batches)
         if comes_first(parts, tmp_path / "first"):
+            assert endless.has_begun()
             if why == "failure":
                 raise InputError("these rows are odd; mend them")
             marker.touch()

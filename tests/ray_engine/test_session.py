@@ -56,6 +56,13 @@ def test_what_listens_but_is_no_head_is_told_from_one(monkeypatch):
         module._reach(f"127.0.0.1:{server.getsockname()[1]}")
 
 
+@pytest.mark.usefixtures("ray_session")
+def test_a_head_is_reached():
+    import ray
+
+    module._reach(ray.get_runtime_context().gcs_address)
+
+
 def test_an_address_that_a_head_left_behind_is_refused(monkeypatch, closed_port):
     monkeypatch.setattr(module.services, "canonicalize_bootstrap_address_or_die", lambda _: f"127.0.0.1:{closed_port}")
     with pytest.raises(ConnectionRefusedError):

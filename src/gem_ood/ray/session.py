@@ -23,8 +23,8 @@ __all__ = ["session"]
 #: A head that does not answer by then is none.
 PATIENCE_SECONDS = 10.0
 
-#: Asks whatever listens for the number of its cluster.
-_ASK = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+#: Says that it has started, then asks whatever listens for the number of its cluster.
+_ASK = "import sys; from ray._raylet import GcsClient; print(flush=True); GcsClient(address=sys.argv[1])"
 
 #: Ray's and Ray Data's own lines, which would break ours and the progress bar.
 _LOGGERS = ("ray", "ray.data")
@@ -104,10 +104,16 @@ def _reach(address: str | None) -> None:
         raise ValueError("the address is not HOST:PORT or auto")
     with socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE_SECONDS):
         pass
-    try:  # in a process of its own, as nothing else ends Ray's attempts; what came of it, ray.init says better
-        subprocess.run([sys.executable, "-c", _ASK, found], timeout=PATIENCE_SECONDS, capture_output=True, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError("something listens there, but it is not the head of a cluster") from error
+    # In a process of its own, as nothing else ends Ray's attempts; what came of it, ray.init says better.
+    command = [sys.executable, "-c", _ASK, found]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as asking:
+        try:
+            asking.stdout.readline()  # type: ignore[union-attr]
+            asking.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError("something listens there, but it is not the head of a cluster") from error
+        finally:
+            asking.kill()
 
 
 def _refuse_other_version() -> None:

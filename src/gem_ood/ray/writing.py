@@ -37,7 +37,8 @@ def write(dataset: "Dataset", path: str | os.PathLike[str], *, on_rows: OnRows |
     """Write a dataset, such as the verdicts of `score`, to a directory of Parquet files, and return its number of rows.
 
     The directory appears under its name when all rows are in it: until then the files are in `.NAME.partial` beside
-    it. A run that fails or is killed leaves no directory of that name; the next one starts clean.
+    it. A run that fails or is killed leaves no directory of that name; the next one starts clean. Blocks of a dataset
+    come in no particular order, and so do the files: tell rows by a column, not by their place.
 
     Args:
         dataset: Any `ray.data.Dataset`; it is computed now, and no row comes here.
@@ -102,7 +103,7 @@ def _own_folder(target: Path) -> Iterator[Path]:
 
 
 def _written(dataset: "Dataset", folder: Path) -> Generator[_File, None, None]:
-    """Yield the files as they are written, in the order of the dataset."""
+    """Yield the files as they are written, in whatever order the blocks come."""
     blocks = dataset.map_batches(_WriteBlock(str(folder)), batch_format="pyarrow", batch_size=None)
     for bundle in blocks.iter_internal_ref_bundles():
         for reference in bundle.block_refs:
