@@ -26,7 +26,7 @@ from gem_ood.detectors.bank_base import BankDetector
 from gem_ood.detectors.registry import name_of
 from gem_ood.errors import InputError, LabelOrderWarning
 from gem_ood.gaussians import Statistics, merge
-from gem_ood.gaussians.separate import collect_classes, merge_classes
+from gem_ood.gaussians.class_statistics import collect_classes, merge_classes
 
 #: Those that keep all rows cannot be fitted to spread ones; with a sample they are their own, drawn by content.
 SAMPLED = ["knn, some rows", "nn-guide"]
@@ -283,7 +283,7 @@ def test_a_sum_that_overflows_only_when_it_is_merged_is_refused():
 
 
 def test_classes_that_are_too_many_only_together_are_refused(monkeypatch):
-    monkeypatch.setattr("gem_ood.gaussians.separate.MOST_NUMBERS", 3)
+    monkeypatch.setattr("gem_ood.gaussians.class_statistics.MOST_NUMBERS", 3)
     one, other = (collect_classes([([[0.0], [1.0]], names)]) for names in (["a", "b"], ["c", "d"]))
     assert len(merge_classes(one, one).parts) == 2
     with pytest.raises(InputError, match=r"the covariances of 4 classes of 1 features are 4.0e\+00 numbers, more than"):

@@ -12,13 +12,8 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import unit_length
 from gem_ood.gaussians import collect
-from gem_ood.gaussians.separate import (
-    ClassStatistics,
-    SeparateGaussians,
-    add_fourth_moments,
-    collect_classes,
-    merge_classes,
-)
+from gem_ood.gaussians.class_statistics import ClassStatistics, add_fourth_moments, collect_classes, merge_classes
+from gem_ood.gaussians.separate import SeparateGaussians
 
 NAIVE = {
     "empirical": lambda rows: np.cov(rows.T, bias=True),
