@@ -154,6 +154,26 @@ def test_the_predicted_float32_error_is_not_exceeded(monkeypatch, m, condition, 
             assert 0.0 < np.max(np.abs(value / expected - 1.0)) <= model.float32_error
 
 
+@pytest.mark.parametrize("m", [64, 256])
+@pytest.mark.parametrize(("reach", "working"), [(0.5, np.float32), (5.0, np.float64), (30.0, np.float64)])
+def test_neighbours_far_from_the_centre_count_in_the_predicted_float32_error(monkeypatch, m, reach, working):
+    generator = np.random.default_rng(4)
+    clusters = reach * generator.normal(size=(4, m))
+    means = clusters[np.arange(20) // 5] + generator.normal(size=(20, m)) * (3.0 / np.sqrt(m))
+    labels = np.arange(2000) % 20
+    features = (means[labels] + generator.normal(size=(2000, m))).astype(np.float32)
+    neighbours = np.arange(400) // 20  # rows between two classes of one cluster
+    between = 0.5 * (means[neighbours] + means[neighbours // 5 * 5 + np.arange(400) % 5])
+    queries = np.concatenate([features[:400], (between + generator.normal(size=(400, m))).astype(np.float32)])
+    model = TiedGaussians.from_statistics(collect(features, labels))
+    assert model.working_dtype(np.float32) == working
+    expected = gem_scores(model, queries.astype(np.float64))
+    monkeypatch.setattr("gem_ood.gaussians.tied.FLOAT32_ERROR_LIMIT", np.inf)
+    error = np.max(np.abs(gem_scores(model, queries) / expected - 1.0))
+    assert 0.0 < error <= model.float32_error
+    assert working == np.float64 or error < 1e-6
+
+
 @pytest.mark.parametrize("n_rows", [1, 10_000, 60_000])
 def test_scoring_holds_one_chunk_whatever_the_rows(n_rows):
     model = TiedGaussians.from_statistics(collect(*conditioned(2.0, 0.0, np.float32, n=2000)))

@@ -198,7 +198,7 @@ class UsedOperations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_only_products_log_sum_exp_and_elementwise_steps_are_used(detector, blobs):
+def test_only_products_sums_one_look_up_and_elementwise_steps_are_used(detector, blobs):
     module, rows = scorer(detector), torch.tensor(blobs[2][:4])
     with UsedOperations() as used:
         module(rows)
@@ -218,7 +218,8 @@ def test_only_products_log_sum_exp_and_elementwise_steps_are_used(detector, blob
         "where",
         "scalar_tensor",
     }
-    assert used.names <= products | sums | elementwise
+    look_up = {"index", "unsqueeze"}
+    assert used.names <= products | sums | look_up | elementwise
 
 
 def test_buffers_are_no_part_of_a_state_dict(detector):

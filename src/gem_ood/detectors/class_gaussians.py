@@ -19,10 +19,11 @@ from gem_ood.detectors.packing import (
     take_whitener,
 )
 from gem_ood.errors import InputError, NotFittedError
-from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk, unit_length
+from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk, unit_length
 from gem_ood.gaussians import Factor, Priors, Statistics, check_policy
 from gem_ood.gaussians.class_statistics import ClassStatistics, add_fourth_moments, collect_classes, merge_classes
 from gem_ood.gaussians.separate import ClassCovariance, SeparateGaussians
+from gem_ood.gaussians.statistics import distinct_labels
 
 __all__ = ["ClassGaussians"]
 
@@ -150,7 +151,7 @@ class ClassGaussians(Detector):
         self._refuse_two_passes()
         features, before = as_features(X), self._statistics
         if before is None and classes is None and y is not None:
-            classes = np.unique(as_labels(y, len(features)))
+            classes = distinct_labels(y, len(features))
         if before is not None:
             if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), before.classes):
                 raise InputError(

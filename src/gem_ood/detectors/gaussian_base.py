@@ -15,7 +15,7 @@ from gem_ood.batches import Batches, reduce_rows
 from gem_ood.detectors.base import Detector
 from gem_ood.detectors.packing import pack_gaussians, pack_statistics, unpack_gaussians, unpack_statistics
 from gem_ood.errors import InputError, NotFittedError, RankWarning
-from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk, unit_length
+from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk, unit_length
 from gem_ood.gaussians import (
     Accumulator,
     CovariancePolicy,
@@ -29,12 +29,12 @@ from gem_ood.gaussians import (
     merge,
     tied_covariance,
 )
-from gem_ood.gaussians.statistics import Prepare
+from gem_ood.gaussians.statistics import Prepare, distinct_labels
 
 __all__ = ["GaussianDetector"]
 
 #: By how much the score of one row may differ between batches of different size, relative to the score or the rank.
-FLOAT32_ROUNDING = 2e-6
+FLOAT32_ROUNDING = 4e-6
 FLOAT64_ROUNDING = 1e-9
 
 #: By how much an entry of a row scaled to length one may differ between batches: a few steps of float64.
@@ -222,7 +222,7 @@ class GaussianDetector(Detector):
             accumulator = Accumulator.resume(self._statistics)
         if accumulator is None:
             if classes is None and y is not None:
-                classes = np.unique(as_labels(y, len(features)))
+                classes = distinct_labels(y, len(features))
             return Accumulator(n_features=features.shape[1], classes=classes)
         if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), accumulator.classes):
             raise InputError(
@@ -314,7 +314,7 @@ def _collect_part(
     for X, labels in batches:
         features, names = as_features(X), classes
         if labels is not None and names is None:
-            names = np.unique(as_labels(labels, len(features)))
+            names = distinct_labels(labels, len(features))
         if accumulator is None:
             accumulator = Accumulator(n_features=n_features or features.shape[1], classes=names)
         elif classes is None and names is not None and accumulator.is_labelled:

@@ -1,4 +1,4 @@
-"""The four BLAS products of the hot paths, without Python's global lock, so that threads can run them side by side.
+"""The five BLAS products of the hot paths, without Python's global lock, so that threads can run them side by side.
 
 They are SciPy's own, reached through the C interface that `scipy.linalg.cython_blas` publishes; SciPy's Python
 wrappers of the same routines hold the lock. Arrays must be contiguous in the order that each function names.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["add_product", "add_rank_update", "product", "whiten_triangular"]
+__all__ = ["add_product", "add_rank_update", "product", "row_sums", "whiten_triangular"]
 
 _LETTER = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
 _NUMBER = {np.dtype(np.float32): ctypes.c_float, np.dtype(np.float64): ctypes.c_double}
@@ -47,6 +47,24 @@ def product(whitener: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> No
 def add_product(means: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
     """Add rows @ meansᵀ to out; all three are in C order."""
     _gemm(means.T, rows, out, beta=1.0)
+
+
+def row_sums(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum of each row, rows being in C order: many short sums that NumPy would start one by one.
+
+    >>> row_sums(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([3., 7.])
+    """
+    n, m = rows.shape
+    ones, sums = np.ones(m, dtype=rows.dtype), np.empty(n, dtype=rows.dtype)
+    _check(sums, rows, rows.dtype)
+    number = _NUMBER[rows.dtype]
+    width, step = ctypes.c_int(m), ctypes.c_int(1)
+    _routine("gemv", rows.dtype)(
+        b"T", _at(width), _int(n), _at(number(1.0)), _data(rows), _at(width), _data(ones), _at(step),
+        _at(number(0.0)), _data(sums), _at(step),
+    )  # fmt: skip
+    return sums
 
 
 def _gemm(matrix: NDArray[Any], rows: NDArray[Any], out: NDArray[Any], *, beta: float) -> None:

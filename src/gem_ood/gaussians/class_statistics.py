@@ -14,8 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.batches import Batches, reduce_rows
 from gem_ood.errors import InputError
-from gem_ood.features import as_features, as_labels, chunks, refuse_non_finite, rows_per_chunk
-from gem_ood.gaussians.statistics import Accumulator, Prepare, Statistics, encode, fourth_moment, merge
+from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk
+from gem_ood.gaussians.statistics import (
+    Accumulator,
+    Codes,
+    Prepare,
+    Statistics,
+    distinct_labels,
+    encode,
+    fourth_moment,
+    merge,
+)
 
 __all__ = ["ClassStatistics", "add_fourth_moments", "collect_classes", "merge_classes"]
 
@@ -104,7 +113,7 @@ def _collect_part(batches: Batches, *, classes: ArrayLike | None, prepare: Prepa
         features = as_features(X)
         names = classes
         if names is None and labels is not None:
-            names = np.unique(as_labels(labels, len(features)))
+            names = distinct_labels(labels, len(features))
         opened = _open(accumulators, n_features=features.shape[1], classes=names)
         codes = encode(labels, opened, len(features))
         for rows in chunks(len(features), max(rows_per_chunk(features.shape[1]), ROWS_PER_CLASS * len(opened))):
@@ -193,7 +202,7 @@ def _refuse_unlike(first: Accumulator | Statistics, second: Accumulator | Statis
         raise InputError("some labels are whole numbers and others strings; use one kind of label")
 
 
-def _by_class(codes: NDArray[np.intp]) -> Iterable[tuple[int, NDArray[np.intp]]]:
+def _by_class(codes: Codes) -> Iterable[tuple[int, NDArray[np.intp]]]:
     """Return the places of each class that occurs, in their order."""
     order = np.argsort(codes, kind="stable")
     present, starts = np.unique(codes[order], return_index=True)

@@ -1,7 +1,12 @@
-"""The arithmetic behind every Gaussian score, in cache-sized chunks: logits z·ν_i − ½‖ν_i‖² and half norms ½‖z‖².
+"""The arithmetic behind every Gaussian score, in cache-sized chunks: logits, the best class and the distance to it.
 
-Two matrix products per chunk: a triangular one that whitens in place, then one n × k. Both are SciPy's: mixing in
-NumPy's own would wake a second pool of threads. A diagonal covariance needs no product to whiten, only a scaling.
+Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
+ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads. A diagonal
+covariance needs no product to whiten, only a scaling.
+
+The logits say which class is best and by how much; its half squared distance h = ½‖z − ν_best‖² is computed from the
+difference itself, so that no large squares cancel where classes lie far from the centre. The exponents of the paper are
+f_i = ℓ_i − ℓ_best − h.
 """
 
 from collections.abc import Callable
@@ -16,23 +21,30 @@ from gem_ood.gaussians.blas import add_product, product, whiten_triangular
 from gem_ood.gaussians.covariance import is_diagonal
 from gem_ood.gaussians.parallel import run_in_parts
 
-__all__ = ["Consumer", "Kernel"]
+__all__ = ["Consumer", "Floats", "Kernel", "Places"]
 
-#: So few rows are products of vectors, too short for threads; NumPy's own call of them is the quickest.
+#: So few rows are products of vectors, too short for threads and buffers; NumPy's own call of them is the quickest.
 FEW_ROWS = 4
 
-Consumer = Callable[[slice, NDArray[Any], NDArray[Any]], None]
+#: What a number read or written beside the products costs, in floating-point operations that products do meanwhile.
+OPERATIONS_PER_NUMBER = 64
+
+Floats = NDArray[Any]
+Places = NDArray[np.intp]
+
+#: Takes which rows, their n × k logits, the place of the best class and the half squared distance to it.
+Consumer = Callable[[slice, Floats, Places, Floats], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
     """Centre, whitener and whitened means in one working precision, and as they were before rounding to it."""
 
-    centre: NDArray[Any]
-    whitener: NDArray[Any]
-    whitened_means: NDArray[Any]
-    bias: NDArray[Any]
-    scales: NDArray[Any] | None
+    centre: Floats
+    whitener: Floats
+    whitened_means: Floats
+    bias: Floats
+    scales: Floats | None
     is_triangular: bool
     exact: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
@@ -55,52 +67,68 @@ class Kernel:
             exact=(centre, whitener, whitened_means),
         )
 
-    def run(self, features: NDArray[Any], consume: Consumer) -> None:
-        """Hand each chunk's slice, z·ν_i − ½‖ν_i‖² and ½‖z‖² to `consume`; NaN and infinity are refused by row.
+    def run(self, features: Floats, consume: Consumer) -> None:
+        """Hand each chunk to `consume`, whose logits are free to be overwritten; NaN and infinity are refused by row.
 
         Long inputs are cut among threads, so `consume` must only write to the slice it is given.
         """
-        n_classes, m = len(self.whitened_means), features.shape[1]
-        whitening = m if self.scales is None else 1
-        operations = float(len(features)) * m * (whitening + 2 * n_classes)
+        n_rows, m = features.shape
+        if n_rows <= FEW_ROWS:
+            self._hand_over(features, slice(0, n_rows), self._few(features), consume)
+            return
+        n_classes = len(self.whitened_means)
+        products = m * ((m if self.scales is None else 1) + 2 * n_classes)
         run_in_parts(
             lambda part: self._run_part(features, part, consume),
-            len(features),
-            operations=operations,
+            n_rows,
+            operations=float(n_rows) * (products + OPERATIONS_PER_NUMBER * (m + n_classes)),
             bytes_per_part=CHUNK_BYTES,
         )
 
-    def _run_part(self, features: NDArray[Any], part: slice, consume: Consumer) -> None:
+    def _run_part(self, features: Floats, part: slice, consume: Consumer) -> None:
         dtype = self.centre.dtype
         n_classes, rank = self.whitened_means.shape
         m, n_rows = features.shape[1], part.stop - part.start
-        size = even_size(n_rows, rows_per_chunk(m + n_classes + (0 if self.is_triangular else rank), dtype.itemsize))
-        centred, logits = np.empty((size, m), dtype=dtype), np.empty((size, n_classes), dtype=dtype)
+        numbers = m + n_classes + rank + (0 if self.is_triangular else rank)
+        size = even_size(n_rows, rows_per_chunk(numbers, dtype.itemsize))
+        centred, logits, spare = (np.empty((size, width), dtype=dtype) for width in (m, n_classes, rank))
         for rows in chunks(n_rows, size):
             place = slice(part.start + rows.start, part.start + rows.stop)
-            chunk = features[place]
-            half_norms = self._fill(chunk, centred[: len(chunk)], logits[: len(chunk)])
-            if np.isfinite(half_norms).all():  # one NaN or infinity anywhere in a row reaches its norm
-                consume(place, logits[: len(chunk)], half_norms)
-            else:
-                refuse_non_finite(chunk, first_row=place.start)
-                consume(place, *self._in_float64(chunk))
+            chunk, n = features[place], rows.stop - rows.start
+            best, halves = self._fill(chunk, centred[:n], logits[:n], spare[:n])
+            self._hand_over(chunk, place, (logits[:n], best, halves), consume)
 
-    def _fill(self, chunk: NDArray[Any], centred: NDArray[Any], logits: NDArray[Any]) -> NDArray[Any]:
+    def _hand_over(self, chunk: Floats, place: slice, terms: tuple[Floats, Places, Floats], consume: Consumer) -> None:
+        if not np.isfinite(terms[2]).all():  # one NaN or infinity anywhere in a row reaches its distance
+            refuse_non_finite(chunk, first_row=place.start)
+            terms = self._in_float64(chunk)
+        consume(place, *terms)
+
+    def _few(self, chunk: Floats) -> tuple[Floats, Places, Floats]:
+        with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
+            whitened = np.subtract(chunk, self.centre, dtype=self.centre.dtype) @ self.whitener
+            logits = whitened @ self.whitened_means.T
+            logits += self.bias
+            best = logits.argmax(axis=1)
+            whitened -= self.whitened_means[best]
+            halves = np.vecdot(whitened, whitened)
+        halves *= 0.5
+        return logits, best, halves
+
+    def _fill(self, chunk: Floats, centred: Floats, logits: Floats, spare: Floats) -> tuple[Places, Floats]:
         np.subtract(chunk, self.centre, out=centred, casting="same_kind")
         logits[...] = self.bias
-        with np.errstate(over="ignore", invalid="ignore"):  # the caller looks at what is not finite
-            if len(chunk) <= FEW_ROWS:
-                whitened = centred @ self.whitener
-                logits += whitened @ self.whitened_means.T
-            else:
-                whitened = self._whitened(centred)
-                add_product(self.whitened_means, whitened, logits)
-            half_norms: NDArray[Any] = np.vecdot(whitened, whitened)
-        half_norms *= 0.5
-        return half_norms
+        with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
+            whitened = self._whitened(centred)
+            add_product(self.whitened_means, whitened, logits)
+            best = logits.argmax(axis=1)
+            np.take(self.whitened_means, best, axis=0, out=spare, mode="clip")  # without a mode it would be copied
+            spare -= whitened
+            halves: Floats = np.vecdot(spare, spare)
+        halves *= 0.5
+        return best, halves
 
-    def _whitened(self, centred: NDArray[Any]) -> NDArray[Any]:
+    def _whitened(self, centred: Floats) -> Floats:
         if self.scales is not None:
             centred *= self.scales
             return centred
@@ -111,11 +139,9 @@ class Kernel:
         product(self.whitener, centred, whitened)
         return whitened
 
-    def _in_float64(self, chunk: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _in_float64(self, chunk: Floats) -> tuple[Floats, Places, Floats]:
         """Recompute finite rows whose squares overflowed; what overflows float64 too is infinitely far."""
-        wide = Kernel.of(*self.exact, np.dtype(np.float64))
-        logits = np.empty((len(chunk), len(self.bias)))
-        half_norms = wide._fill(chunk, np.empty(chunk.shape), logits)
-        far = ~np.isfinite(half_norms)
-        logits[far], half_norms[far] = 0.0, np.inf
-        return logits, half_norms
+        logits, best, halves = Kernel.of(*self.exact, np.dtype(np.float64))._few(chunk)
+        far = ~np.isfinite(halves)
+        logits[far], best[far], halves[far] = 0.0, 0, np.inf
+        return logits, best, halves

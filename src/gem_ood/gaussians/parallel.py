@@ -7,7 +7,7 @@ instead of at every product: on a busy machine each such meeting costs a turn of
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -46,9 +46,19 @@ def run_in_parts(
         return [work(slice(0, n_rows))]
     bounds = [n_rows * part // n_threads for part in range(n_threads + 1)]
     parts = [slice(start, stop) for start, stop in pairwise(bounds)]
-    with _one_blas_thread_each(), ThreadPoolExecutor(n_threads - 1) as pool:
-        others = [pool.submit(work, part) for part in parts[1:]]
-        return [work(parts[0]), *(other.result() for other in others)]
+    with _one_blas_thread_each():
+        others = [_pool(n_threads - 1, os.getpid()).submit(work, part) for part in parts[1:]]
+        try:
+            own = work(parts[0])
+        finally:
+            wait(others)  # they write to the caller's arrays
+        return [own, *(other.result() for other in others)]
+
+
+@cache
+def _pool(n_threads: int, _process: int) -> ThreadPoolExecutor:
+    """Return threads that wait for work: new ones cost as much as short work does. A forked process gets its own."""
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="gem-ood")
 
 
 @cache

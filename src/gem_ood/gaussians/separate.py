@@ -17,7 +17,7 @@ from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import as_features
 from gem_ood.gaussians.class_statistics import ClassStatistics
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
-from gem_ood.gaussians.kernel import Kernel
+from gem_ood.gaussians.kernel import Floats, Kernel, Places
 from gem_ood.gaussians.statistics import Statistics
 from gem_ood.gaussians.tied import LOG_TWO_PI, Priors, resolve_priors
 
@@ -106,7 +106,7 @@ class SeparateGaussians:
 
     @cached_property
     def _kernels(self) -> tuple[Kernel, ...]:
-        # With the class mean itself as the centre, the only whitened mean is zero and the half norm is ½ d².
+        # With the class mean itself as the centre, the only whitened mean is zero.
         origin, wide = np.zeros((1, self.factors[0].rank)), np.dtype(np.float64)
         pairs = zip(self.class_means, self.factors, strict=True)
         return tuple(Kernel.of(mean, factor.whitener, origin, wide) for mean, factor in pairs)
@@ -124,8 +124,8 @@ class SeparateGaussians:
         for code, kernel in enumerate(self._kernels):
             column = stacked[:, code]
 
-            def keep(rows: slice, _: NDArray[Any], half_norms: NDArray[Any], column: NDArray[Any] = column) -> None:
-                np.negative(half_norms, out=column[rows])
+            def keep(rows: slice, _: Floats, __: Places, half_distances: Floats, column: Floats = column) -> None:
+                np.negative(half_distances, out=column[rows])
 
             kernel.run(features, keep)
         return stacked

@@ -28,7 +28,13 @@ MIN_ROWS_PER_UPDATE = 1024
 #: Above this many classes, sums are formed for the classes that a part of the rows holds instead of for all.
 FEW_CLASSES = 256
 
+#: Labels are looked up this many at a time, so that what is held meanwhile does not grow with the rows.
+LABELS_PER_CHUNK = 1 << 16
+
 Prepare = Callable[[NDArray[Any]], NDArray[Any]]
+
+#: The place of each row's class.
+Codes = NDArray[np.unsignedinteger[Any]]
 
 _Places = NDArray[np.intp] | slice
 
@@ -163,7 +169,7 @@ class Accumulator:
             self._sums[present] += sums
             if scatter is not self._scatter:
                 self._scatter += scatter
-        self._counts += np.bincount(codes, minlength=len(self.classes))
+        self._counts += _class_counts(codes, len(self.classes))
         self._resolution = max(self._resolution, _resolution(features.dtype))
 
     def declare(self, classes: ArrayLike) -> None:
@@ -187,21 +193,25 @@ class Accumulator:
             if not array.flags.writeable:
                 setattr(self, name, array.copy(order="K"))
 
-    def _place_shifts(self, features: NDArray[Any], codes: NDArray[np.intp], prepare: Prepare | None) -> None:
+    def _place_shifts(self, features: NDArray[Any], codes: Codes, prepare: Prepare | None) -> None:
         """Let the first row of every class without rows be its provisional mean."""
-        first = np.full(len(self.classes), -1)
-        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of equal codes the last assignment stays: the first row
-        new = np.flatnonzero((self._counts == 0) & (first >= 0))
-        if len(new):
-            rows = features[first[new]]
-            if not np.isfinite(rows).all():
-                _refuse_first(features)
-            self._shifts[new] = rows if prepare is None else prepare(rows)
+        is_missing = self._counts == 0
+        for part in chunks(len(codes), LABELS_PER_CHUNK):
+            if not is_missing.any():
+                return
+            present, first = np.unique(codes[part], return_index=True)
+            is_new = is_missing[present]
+            if is_new.any():
+                rows = features[part.start + first[is_new]]
+                if not np.isfinite(rows).all():
+                    _refuse_first(features)
+                self._shifts[present[is_new]] = rows if prepare is None else prepare(rows)
+                is_missing[present] = False
 
     def _part(
         self,
         features: NDArray[Any],
-        codes: NDArray[np.intp],
+        codes: Codes,
         scatter: NDArray[np.float64],
         size: int,
         *,
@@ -209,11 +219,14 @@ class Accumulator:
         prepare: Prepare | None,
     ) -> tuple[_Places, NDArray[np.float64]]:
         """Add the scatter of these rows to `scatter`; return the classes they hold and the sums of each."""
+        n_places = len(self.classes)
         present: _Places = slice(None)
-        places, n_places = codes, len(self.classes)
+        place_of: NDArray[np.intp] | None = None
         if n_places > FEW_CLASSES:
-            present, places = np.unique(codes, return_inverse=True)
-            n_places = len(present)
+            present = found = np.flatnonzero(_class_counts(codes, n_places))
+            place_of = np.empty(n_places, dtype=np.intp)
+            place_of[found] = np.arange(len(found))
+            n_places = len(found)
         total = np.zeros((n_places, self.n_features))
         buffer = np.empty((even_size(len(features), size), self.n_features))
         for rows in chunks(len(features), len(buffer)):
@@ -221,7 +234,7 @@ class Accumulator:
             centred = buffer[: len(chunk)]
             np.take(self._shifts, codes[rows], axis=0, out=centred, mode="clip")
             np.subtract(chunk, centred, out=centred)
-            sums = _class_sums(places[rows], centred, n_places)
+            sums = _class_sums(codes[rows] if place_of is None else place_of[codes[rows]], centred, n_places)
             if not np.isfinite(sums).all():  # one NaN or infinity anywhere in the chunk reaches the sums
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
             total += sums
@@ -263,7 +276,7 @@ def collect(
     """
     features = as_features(X)
     if labels is not None and classes is None:
-        classes = np.unique(as_labels(labels, len(features)))
+        classes = distinct_labels(labels, len(features))
     accumulator = Accumulator(n_features=features.shape[1], classes=classes)
     accumulator.add(features, labels, prepare=prepare)
     return accumulator.statistics()
@@ -331,29 +344,44 @@ def fourth_moment(
     return total
 
 
-def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> NDArray[np.intp]:
+def distinct_labels(labels: ArrayLike, n_rows: int) -> NDArray[Any]:
+    """Return the names that occur among these labels, sorted, with little memory however many rows there are.
+
+    >>> distinct_labels(["b", "a", "b"], 3)
+    array(['a', 'b'], dtype='<U1')
+    """
+    values = as_labels(labels, n_rows)
+    found = [np.unique(values[rows]) for rows in chunks(n_rows, LABELS_PER_CHUNK)]
+    return np.unique(np.concatenate(found)) if found else values
+
+
+def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> Codes:
     """Return the place of each row's label among the sorted classes; a label outside them is an error.
 
-    Rows without labels are all of the first class.
+    Rows without labels are all of the first class. The places are of the smallest type that holds them: for millions of
+    rows of few features, eight bytes each would count.
     """
+    codes = np.zeros(n_rows, dtype=np.min_scalar_type(max(1, len(classes) - 1)))
     if labels is None:
-        return np.zeros(n_rows, dtype=np.intp)
+        return codes
     values = as_labels(labels, n_rows)
     if n_rows == 0:
-        return np.zeros(0, dtype=np.intp)
+        return codes
     if values.dtype.kind != classes.dtype.kind:
         raise InputError(
             f"labels are {_kind(values)} (first: {values[0]!r}) but the classes are {_kind(classes)} "
             f"(first: {classes[0]!r}); use one kind of label"
         )
-    codes = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
-    unseen = classes[codes] != values
-    if unseen.any():
-        row = int(np.argmax(unseen))
-        raise InputError(
-            f"labels row {row} is {values[row].item()!r}, which is not among the {len(classes)} classes of this fit; "
-            f"declare every class in the first call: partial_fit(X, y, classes=[...])"
-        )
+    for rows in chunks(n_rows, LABELS_PER_CHUNK):
+        part = values[rows]
+        codes[rows] = places = np.minimum(np.searchsorted(classes, part), len(classes) - 1)
+        unseen = classes[places] != part
+        if unseen.any():
+            row = int(np.argmax(unseen))
+            raise InputError(
+                f"labels row {rows.start + row} is {part[row].item()!r}, which is not among the {len(classes)} classes "
+                f"of this fit; declare every class in the first call: partial_fit(X, y, classes=[...])"
+            )
     return codes
 
 
@@ -383,7 +411,14 @@ def _class_names(classes: ArrayLike | None) -> NDArray[Any]:
     return names
 
 
-def _class_sums(places: NDArray[np.intp], rows: NDArray[np.float64], n_places: int) -> NDArray[np.float64]:
+def _class_counts(codes: Codes, n_classes: int) -> NDArray[np.int64]:
+    counts = np.zeros(n_classes, dtype=np.int64)
+    for rows in chunks(len(codes), LABELS_PER_CHUNK):
+        counts += np.bincount(codes[rows], minlength=n_classes)
+    return counts
+
+
+def _class_sums(places: NDArray[Any], rows: NDArray[np.float64], n_places: int) -> NDArray[np.float64]:
     entries = (np.ones(len(places)), places, np.arange(len(places) + 1))
     return np.asarray(sparse.csc_array(entries, shape=(n_places, len(places))) @ rows)
 

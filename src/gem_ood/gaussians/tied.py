@@ -1,7 +1,8 @@
 """TiedGaussians: k Gaussians that share one covariance, fitted and ready to use.
 
 Every distance comes from one whitening product and one n × k product (B7): with z = (x − c) W and ν_i = (μ_i − c) W,
-−½ d²(x, μ_i) = z·ν_i − ½‖ν_i‖² − ½‖z‖². The common centre c is subtracted first, so no offset is ever squared.
+the logits z·ν_i − ½‖ν_i‖² are −½ d²(x, μ_i) up to what all classes share, which the distance to the best class gives
+(`kernel`). The common centre c is subtracted first, so no offset is ever squared.
 """
 
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gem_ood.errors import InputError
-from gem_ood.features import as_features, refuse_non_finite
+from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
-from gem_ood.gaussians.kernel import Consumer, Kernel
+from gem_ood.gaussians.kernel import Consumer, Floats, Kernel, Places
 from gem_ood.gaussians.statistics import Statistics
 
 __all__ = ["Priors", "TiedGaussians"]
@@ -22,7 +23,7 @@ __all__ = ["Priors", "TiedGaussians"]
 Priors = str | ArrayLike
 
 #: Scores keep this relative accuracy in float32, or float64 is used instead.
-FLOAT32_ERROR_LIMIT = 1e-6
+FLOAT32_ERROR_LIMIT = 2e-6
 
 #: Weights given in float32 sum to one no better than this.
 PRIORS_TOLERANCE = 1e-6
@@ -169,18 +170,32 @@ class TiedGaussians:
     def float32_error(self) -> float:
         """Predicted largest relative error of float32 scores.
 
-        Rounding enters in the whitening product, amplified by ‖W‖ in units of the features' spread, and in the
-        squares, whose size grows with the distance of the classes. The weights 3, 4 and 32 are an empirical fit, about
-        half above what a grid of dimensions, condition numbers and class distances showed: no proof, but tested.
+        Rounding enters in the whitening product, amplified by ‖W‖ in units of the features' spread, and, for rows
+        between two classes, in the logits that weigh these against each other, whose size grows with the distance of
+        the classes from the centre. The weights 3, 4 and 20 are an empirical fit, above what a grid of dimensions,
+        condition numbers and class distances showed: no proof, but tested.
         """
         spread = np.sqrt(np.diag(self.covariance) + np.max((self.class_means - self.centre) ** 2, axis=0))
         largest = float(np.abs(self.factor.whitener).max())
         if not FLOAT32_RANGE[0] < largest < FLOAT32_RANGE[1]:
             return np.inf
         amplification = float(np.linalg.norm(self.factor.whitener * spread[:, np.newaxis]))
-        reach = float(np.max(np.sum(self.whitened_means**2, axis=1))) / self.rank
         epsilon = float(np.finfo(np.float32).eps) / 2.0
-        return epsilon * float(3.0 * amplification / np.sqrt(self.rank) + 4.0 + 32.0 * reach)
+        return epsilon * float(3.0 * amplification / np.sqrt(self.rank) + 4.0 + 20.0 * self._confusion())
+
+    def _confusion(self) -> float:
+        """Return how large the logits of a class are beside the distances of rows between it and its neighbour."""
+        sizes = np.sum(self.whitened_means**2, axis=1)
+        if self.n_classes == 1:
+            return 0.0
+        if float(sizes.max()) <= self.rank:  # whatever the neighbours
+            return float(sizes.max()) / self.rank
+        nearest = np.empty(self.n_classes)
+        for rows in chunks(self.n_classes, rows_per_chunk(self.n_classes)):
+            squares = sizes[rows, np.newaxis] + sizes - 2.0 * (self.whitened_means[rows] @ self.whitened_means.T)
+            np.fill_diagonal(squares[:, rows], np.inf)
+            squares.min(axis=1, out=nearest[rows])
+        return float(np.max(sizes / (self.rank + np.maximum(nearest, 0.0))))
 
     def working_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the precision in which rows of this type are scored."""
@@ -199,10 +214,10 @@ class TiedGaussians:
         return self._kernels[working]
 
     def linear_terms(self, X: ArrayLike, consume: Consumer) -> None:
-        """Hand `consume`, chunk by chunk, which rows, their n × k centred logits ℓ, and their half norms h.
+        """Hand `consume`, chunk by chunk, which rows, their n × k logits ℓ, the best class, and ½d² to it.
 
-        The exponents of the paper are f = ℓ − h. The logits are a working buffer, free to be overwritten. Chunks of a
-        long input come from several threads in any order: write results to the slice of rows that is handed over.
+        The exponents of the paper are f_i = ℓ_i − ℓ_best − ½d². The logits are a working buffer to overwrite.
+        Chunks of a long input come from several threads in any order: write to the slice of rows that is handed over.
         """
         features = as_features(X)
         self.check_width(features)
@@ -220,8 +235,10 @@ class TiedGaussians:
         features = as_features(X, min_rows=0)
         stacked = np.empty((len(features), self.n_classes))
 
-        def keep(rows: slice, logits: NDArray[Any], half_norms: NDArray[Any]) -> None:
-            np.subtract(logits, half_norms[:, np.newaxis], out=stacked[rows])
+        def keep(rows: slice, logits: Floats, best: Places, half_distances: Floats) -> None:
+            largest = np.take_along_axis(logits, best[:, np.newaxis], axis=1)
+            np.subtract(logits, largest, out=stacked[rows])
+            stacked[rows] -= half_distances[:, np.newaxis]
 
         if len(features):
             self.linear_terms(features, keep)

@@ -4,16 +4,15 @@ The small functions take exponents f_i(x) = −½ d²(x, μ_i), n × k, as `Tied
 `*_scores` functions take features of any length and hold one chunk at a time. Higher = more in-distribution.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_features
 from gem_ood.gaussians import TiedGaussians
+from gem_ood.gaussians.kernel import Floats, Places
 from gem_ood.scores.logits import energy
-from gem_ood.scores.logsumexp import log_sum_exp
+from gem_ood.scores.logsumexp import log_sum_above, log_sum_exp
 
 __all__ = [
     "gem",
@@ -91,12 +90,10 @@ def gem_scores(
     features = as_features(X)
     scores = np.empty(len(features))
 
-    def keep(rows: slice, logits: NDArray[Any], half_norms: NDArray[Any]) -> None:
+    def keep(rows: slice, logits: Floats, best: Places, half_distances: Floats) -> None:
         if nearest is not None:
-            np.argmax(logits, axis=1, out=nearest[rows])
-        if log_weights is not None:
-            np.add(logits, log_weights, out=logits, casting="same_kind")
-        np.subtract(log_sum_exp(logits, overwrite=True), half_norms, out=scores[rows])
+            nearest[rows] = best
+        np.subtract(log_sum_above(logits, best, log_weights), half_distances, out=scores[rows])
 
     gaussians.linear_terms(features, keep)
     return scores
@@ -113,14 +110,13 @@ def mahalanobis_scores(
     features = as_features(X)
     scores = np.empty(len(features))
 
-    def keep(rows: slice, logits: NDArray[Any], half_norms: NDArray[Any]) -> None:
+    def keep(rows: slice, _: Floats, best: Places, half_distances: Floats) -> None:
         if nearest is not None:
-            np.argmax(logits, axis=1, out=nearest[rows])
-        np.subtract(logits.max(axis=1), half_norms, out=scores[rows], dtype=np.float64)
+            nearest[rows] = best
+        np.multiply(half_distances, -2.0, out=scores[rows])
 
     gaussians.linear_terms(features, keep)
-    scores *= 2.0
-    return np.minimum(scores, 0.0, out=scores)
+    return scores
 
 
 def linear_energy(gaussians: TiedGaussians, X: ArrayLike) -> NDArray[np.float64]:

@@ -112,7 +112,10 @@ def _(detector: LogitDetector, *, dtype: torch.dtype = torch.float64) -> Scorer:
 
 
 class _Gaussians(nn.Module):
-    """Logits z·ν_i − ½‖ν_i‖² and half norms ½‖z‖² of rows, with z = (x − c) W, as `gem_ood.gaussians` has them (B7)."""
+    """Logits z·ν_i − ½‖ν_i‖² above the best class's, that class, and ½‖z − ν_best‖², with z = (x − c) W (B7).
+
+    As in `gem_ood.gaussians.kernel`, so that torch and arrays keep the same digits.
+    """
 
     centre: Tensor
     whitener: Tensor
@@ -127,9 +130,12 @@ class _Gaussians(nn.Module):
         self.register_buffer("whitened_means", _buffer(means, dtype), persistent=False)
         self.register_buffer("bias", _buffer(-0.5 * np.sum(means**2, axis=1), dtype), persistent=False)
 
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         whitened = (rows - self.centre) @ self.whitener
-        return whitened @ self.whitened_means.T + self.bias, 0.5 * (whitened * whitened).sum(1)
+        logits = whitened @ self.whitened_means.T + self.bias
+        largest, best = logits.max(1)
+        difference = whitened - self.whitened_means[best]
+        return logits - largest[:, None], best, 0.5 * (difference * difference).sum(1)
 
 
 class GaussianScorer(Scorer):
@@ -157,18 +163,17 @@ class GaussianScorer(Scorer):
         rows = _in_precision(rows, self.gaussians.centre)
         if self.normalize:
             rows = _unit_length(rows)
-        logits, half_norms = self.gaussians(rows)
-        is_near = half_norms < math.inf  # what overflows is infinitely far from everything; NaN is never near
-        nearest = torch.where(is_near, logits.argmax(1), 0)
+        logits, best, half_distances = self.gaussians(rows)
+        is_near = half_distances < math.inf  # what overflows is infinitely far from everything; NaN is never near
+        nearest = torch.where(is_near, best, 0)
         if self.takes_maximum:
-            scores = (2.0 * (logits.max(1).values - half_norms)).clamp(max=0.0)
+            scores = -2.0 * half_distances
         else:
             weighted = logits if self.log_weights is None else logits + self.log_weights
-            scores = weighted.logsumexp(1) - half_norms
+            scores = weighted.logsumexp(1) - half_distances
         if self.background is not None:
-            around, half_around = self.background(rows)
-            background = around.logsumexp(1) - half_around
-            scores = scores - (2.0 * background.clamp(max=0.0) if self.takes_maximum else background)
+            _, _, half_around = self.background(rows)
+            scores = scores + (2.0 * half_around if self.takes_maximum else half_around)
             is_near = is_near & (half_around < math.inf)
         return torch.where(is_near, scores, -math.inf), nearest
 
