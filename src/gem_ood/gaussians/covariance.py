@@ -110,13 +110,17 @@ def factorize(
             "row per class, or leave the labels out"
         )
     scales = np.sqrt(variances[varying])
-    correlation = covariance[np.ix_(varying, varying)] / scales[:, np.newaxis] / scales
+    is_whole = len(varying) == dimension
+    correlation = (covariance if is_whole else covariance[np.ix_(varying, varying)]) / scales[:, np.newaxis]
+    correlation /= scales
     whitener = _whitener(correlation)
     rank = whitener.shape[1]
     if rank < dimension:
         _warn_of_rank(rank, dimension, dimension - len(varying), n_rows)
-    placed = np.zeros((dimension, rank))
-    placed[varying] = whitener / scales[:, np.newaxis]
+    placed = whitener / scales[:, np.newaxis]
+    if not is_whole:
+        placed, of_varying = np.zeros((dimension, rank)), placed
+        placed[varying] = of_varying
     return Factor(whitener=placed, log_determinant=_log_determinant(covariance, placed))
 
 
@@ -138,7 +142,8 @@ def _whitener(correlation: NDArray[np.float64]) -> NDArray[np.float64]:
         return _whitener_on_support(correlation)
     # The inverse of the smallest eigenvalue is at most the trace of the inverse of R: where that is moderate, the rank
     # is full beyond doubt. Where it is not, a Cholesky factor may be noise, and only the eigenvalues can tell.
-    if float(np.vdot(inverse, inverse)) < LARGEST_TRUSTED_TRACE:
+    # Not by NumPy's BLAS, which would wake a second pool of threads beside SciPy's.
+    if float(np.einsum("ij,ij->", inverse, inverse)) < LARGEST_TRUSTED_TRACE:
         return np.asarray(inverse.T)
     return _whitener_on_support(correlation)
 

@@ -23,7 +23,8 @@ from gem_ood.gaussians.parallel import run_in_parts
 
 __all__ = ["Consumer", "Floats", "Kernel", "Places"]
 
-#: So few rows are products of vectors, too short for threads and buffers; NumPy's own call of them is the quickest.
+#: Products of so few operations, and those of so few rows, are too short for threads and buffers; NumPy's are quickest.
+FEW_OPERATIONS = 1e6
 FEW_ROWS = 4
 
 #: What a number read or written beside the products costs, in floating-point operations that products do meanwhile.
@@ -73,7 +74,7 @@ class Kernel:
         Long inputs are cut among threads, so `consume` must only write to the slice it is given.
         """
         n_rows, m = features.shape
-        if n_rows <= FEW_ROWS:
+        if n_rows <= FEW_ROWS or n_rows * m * m <= FEW_OPERATIONS:
             self._hand_over(features, slice(0, n_rows), self._few(features), consume)
             return
         n_classes = len(self.whitened_means)

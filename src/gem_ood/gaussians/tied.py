@@ -208,10 +208,14 @@ class TiedGaussians:
 
     def kernel(self, dtype: DTypeLike) -> Kernel:
         """Return the arithmetic for rows of this type, made once per precision."""
-        working = self.working_dtype(dtype)
-        if working not in self._kernels:
-            self._kernels[working] = Kernel.of(self.centre, self.factor.whitener, self.whitened_means, working)
-        return self._kernels[working]
+        given = np.dtype(dtype)
+        if given not in self._kernels:
+            working = self.working_dtype(given)
+            same = (kernel for kernel in self._kernels.values() if kernel.centre.dtype == working)
+            self._kernels[given] = next(same, None) or Kernel.of(
+                self.centre, self.factor.whitener, self.whitened_means, working
+            )
+        return self._kernels[given]
 
     def linear_terms(self, X: ArrayLike, consume: Consumer) -> None:
         """Hand `consume`, chunk by chunk, which rows, their n × k logits ℓ, the best class, and ½d² to it.
