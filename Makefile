@@ -11,7 +11,7 @@ INSTALL = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 TEST_ENV = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 WORKERS ?= 3
 
-.PHONY: demo test lint docs bench bench-quick figures screenshots tables golden peers clean
+.PHONY: demo test lint docs bench bench-record bench-quick figures screenshots tables golden peers clean
 
 demo: $(VENV)/.demo
 	@mkdir -p build
@@ -30,11 +30,20 @@ lint: $(VENV)/.lint
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --site-dir build/site
 
+# Everything, beside the peers, in an environment of their own.
 bench: $(BENCH_VENV)/.ready
-	$(BENCH_VENV)/bin/python benchmarks/run.py $(BENCH_FLAGS)
+	@mkdir -p build
+	$(BENCH_VENV)/bin/python benchmarks/run.py --json build/benchmark.json --markdown build/benchmark.md \
+		--chart build/benchmark.svg $(BENCH_FLAGS)
 
+# The same, kept: the pages of the comparison and their chart are written from it.
+bench-record: bench
+	$(BENCH_VENV)/bin/python benchmarks/page.py build/benchmark.json
+	cp build/benchmark.json benchmarks/recorded.json
+
+# Without peers and in a few minutes, beside the recorded run.
 bench-quick: $(VENV)/.demo
-	$(VENV)/bin/python benchmarks/run.py --quick
+	$(VENV)/bin/python benchmarks/run.py --quick --compare benchmarks/recorded.json
 
 figures: $(VENV)/.test
 	$(VENV)/bin/gem-ood figures --out build/figures

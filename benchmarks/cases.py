@@ -1,290 +1,225 @@
-"""What is measured: one function per question, each returning a section with ratios first and times after."""
+"""What every library does with features, shape by shape: fit, score, batches, one row; ratios first, times after."""
 
 from __future__ import annotations
 
-import tempfile
-import tracemalloc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from importlib.util import find_spec
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gem_ood import GEM
-from gem_ood.metrics import evaluate
-from peers import PEERS, Features, Labels, Peer, PytorchOOD
-from timing import Measurement, Sampler, Stopwatch, import_seconds, interleave, paired_ratio
+from limits import square_product, square_product_operations, working_precision
+from peers import ALL_PAIRS, PEERS, RELATED, Features, Peer
+from peers.scikit import ScikitMixture
+from sections import Section
+from timing import FEWEST_ROWS, Measurement, RowStopwatch, Sampler, Stopwatch, fastest, interleave, paired_ratio
+from workloads import Shape, Workload, workload
 
-__all__ = ["Section", "Workload", "fit", "imports", "memory", "metrics", "one_row", "score"]
+__all__ = ["all_pairs", "batches", "fit", "one_row", "score"]
 
 OURS = "gem-ood"
-PRODUCT_SIZE = 2048
-CLASSES = 100
-MEGABYTE = 1e6
-MICROSECONDS = 1e6
-# Peers return half a squared distance to the nearest class, GEM a log-sum-exp over classes. The workload's
-# classes lie apart, so both must rank rows alike; a lower correlation means that different things were timed.
+FASTEST = "fastest peer"
+MILLISECONDS, MICROSECONDS = 1e3, 1e6
+BATCH_ROWS = 200
+# Peers return half a squared distance to the nearest class or a log-sum-exp, GEM the latter. The workload's classes
+# lie apart, so all must rank rows alike; a lower correlation means that different things were timed.
 LEAST_AGREEMENT = 0.999
+# Where features are many, the arithmetic decides, and not what surrounds it.
+MANY_FEATURES = 512
+MOST_FIT_OF_PRODUCT = 1.5
+LEAST_FRACTION_OF_PRODUCT_RATE = 0.8
+#: How many times as fast as the fastest peer, by the key of the shape.
+LEAST_SCORE = {"64x10": 10.0, "128x100": 50.0, "512x100": 100.0}
+LEAST_BATCHES = {"64x10": 10.0, "128x100": 30.0, "512x100": 30.0}
+LEAST_ALL_PAIRS = {"512x100": 1000.0}
+# One of the passes of such a fit, over a row: beyond this it would take minutes, and one pass has to tell.
+MOST_OPERATIONS_TO_FIT_BY_SCORING = 1e9
+AT_LEAST = "at least: one of the three times that it scores its rows"
+MOST_MICROSECONDS_OF_ONE_ROW = {"128x10": 40.0}
 
 
-@dataclass(frozen=True)
-class Section:
-    """Answers to one question: ratios, which are what is published, and the measurements behind them."""
-
-    title: str
-    ratios: Sequence[Measurement]
-    measurements: Sequence[Measurement]
-    #: Why there are none, where a section was left out.
-    skipped: str = ""
-
-
-class Workload:
-    """Labelled Gaussian features to fit, rows to score, and each library's detector fitted once."""
-
-    def __init__(self, *, rows: int, queries: int, dimensions: int, seed: int = 0) -> None:
-        rng = np.random.default_rng(seed)
-        self._class_means = rng.standard_normal((CLASSES, dimensions), dtype=np.float32)
-        # A spread of 30 between columns: conditioned like penultimate features, and easy for every library.
-        self._column_scales = np.geomspace(0.2, 6, dimensions).astype(np.float32)
-        self.labels: Labels = rng.integers(CLASSES, size=rows)
-        self.features = self._draw(rng, self.labels)
-        self.queries = self._draw(rng, rng.integers(CLASSES, size=queries))
-        self._peer_detectors: dict[str, Any] = {}
-
-    def _draw(self, rng: np.random.Generator, labels: Labels) -> Features:
-        noise = rng.standard_normal((labels.size, self._class_means.shape[1]), dtype=np.float32)
-        return (self._class_means[labels] + noise) * self._column_scales
-
-    @property
-    def shape(self) -> str:
-        """The size of a scoring call, for titles."""
-        return f"{len(self.queries):,} x {self.queries.shape[1]}, {CLASSES} classes"
-
-    @cached_property
-    def detector(self) -> GEM:
-        """Our detector, fitted at the first use."""
-        return GEM().fit(self.features, self.labels)
-
-    def peer_detector(self, peer: Peer) -> Any:
-        """The peer's detector, fitted at the first use."""
-        if peer.name not in self._peer_detectors:
-            self._peer_detectors[peer.name] = peer.fitter(self.features, self.labels)()
-        return self._peer_detectors[peer.name]
-
-    def agreement(self, peer: Peer) -> float:
-        """Correlation of our scores with the peer's, sign turned, on the first rows."""
-        rows = self.queries[:512]
-        theirs = peer.scorer(self.peer_detector(peer), rows)()
-        return float(np.corrcoef(self.detector.score_samples(rows), -theirs)[0, 1])
-
-
-def fit(workload: Workload, *, rounds: int, with_peers: bool) -> Section:
+def fit(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
     """How long a fit takes against the one product that no fit can do without, and against the peers."""
-    features, labels = workload.features, workload.labels
-    features64 = features.astype(np.float64)
-    product = "NumPy X64.T @ X64"
+    work = workload(shape)
+    product64, product32 = "NumPy X.T @ X, float64", "NumPy X.T @ X, float32"
     samplers: dict[str, Sampler] = {
-        OURS: Stopwatch(lambda: lambda: GEM().fit(features, labels)),
-        product: Stopwatch(lambda: lambda: features64.T @ features64),
+        OURS: Stopwatch(lambda: lambda: GEM().fit(work.features, work.labels)),
+        product64: Stopwatch(lambda: _own_product(work.features.astype(np.float64))),
+        product32: Stopwatch(lambda: _own_product(work.features)),
     }
-    for peer in PEERS if with_peers else ():
-        samplers[peer.name] = Stopwatch(partial(peer.fitter, features, labels))
+    peers = (*PEERS, *RELATED) if with_peers else ()
+    samplers |= {peer.name: _fit_sampler(peer, work) for peer in peers}
     times = interleave(samplers, rounds=rounds)
-    ratios = [paired_ratio(f"{OURS} / {product}", times[OURS], times[product], at_most=2)]
-    ratios += _against_peers(times, with_peers)
-    title = f"Fit, {len(features):,} x {features.shape[1]}, {CLASSES} classes"
-    return Section(title, ratios, [time.scaled(1e3, "ms") for time in times.values()])
+    for peer in peers:
+        if peer.fits_by_scoring:
+            times[peer.name] = times[peer.name].scaled(shape.rows, "s")
+
+    is_wide = shape.dimensions >= MANY_FEATURES
+    most = MOST_FIT_OF_PRODUCT if is_wide else None
+    ratios = [
+        paired_ratio(f"{OURS} / {product64}", times[OURS], times[product64], at_most=most),
+        paired_ratio(f"{OURS} / {product32}", times[OURS], times[product32], note="half the precision that we keep"),
+    ]
+    for peer in peers:
+        has_target = peer in PEERS and (is_wide or not isinstance(peer, ScikitMixture))
+        ratios.append(_against(peer, times, at_least=1.0 if has_target else None))
+    title = f"Fit of {shape.rows:,} rows, {shape}"
+    return Section(f"fit-{shape.key}", title, ratios, _scaled(times, MILLISECONDS, "ms"))
 
 
-def score(workload: Workload, *, rounds: int, with_peers: bool, least_fraction: float | None) -> Section:
-    """How close scoring comes to the machine's matrix-product rate, and to the peers."""
-    queries, detector = workload.queries, workload.detector
-    precision = _working_precision(detector)
-    samplers: dict[str, Sampler] = {OURS: Stopwatch(lambda: lambda: detector.score_samples(queries))}
-    for dtype in (np.float32, np.float64):
-        samplers[_product_name(np.dtype(dtype).name)] = Stopwatch(partial(_square_product, dtype))
-    samplers |= _peer_scorers(workload, queries, with_peers)
+def score(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
+    """How close scoring comes to the machine's matrix-product rate, and how far ahead of the peers it is."""
+    work = workload(shape)
+    rows = len(work.queries)
+    precision = working_precision(work.detector)
+    product = f"product of 2048^3, {precision}"
+    samplers: dict[str, Sampler] = {
+        OURS: Stopwatch(lambda: lambda: work.detector.score_samples(work.queries)),
+        product: Stopwatch(partial(square_product, precision)),
+    }
+    peers = PEERS if with_peers else ()
+    for peer in (*peers, *RELATED[:1]) if with_peers else ():
+        samplers[peer.name] = RowStopwatch(partial(_score_rows, work, peer), rows)
     times = interleave(samplers, rounds=rounds)
+    for peer in (*PEERS, *RELATED):
+        if peer.name in times:
+            times[peer.name] = times[peer.name].scaled(rows, "s")
 
-    rows, dimensions = queries.shape
-    work = rows * dimensions**2 + 2 * rows * dimensions * CLASSES
+    m, k = shape.dimensions, shape.classes
     fraction = paired_ratio(
         f"{OURS}, fraction of the {precision} product rate",
-        times[_product_name(precision)],
+        times[product],
         times[OURS],
-        factor=work / _product_work(),
-        at_least=least_fraction,
+        factor=rows * (m**2 + 2 * m * k) / square_product_operations(),
+        at_least=LEAST_FRACTION_OF_PRODUCT_RATE if m >= MANY_FEATURES else None,
     )
-    measurements = []
-    for name, time in times.items():
-        measurement = time.scaled(1e3, "ms")
-        if not time.failure and not _is_peer(name):
-            flops = work if name == OURS else _product_work()
-            measurement = replace(measurement, note=f"{flops / time.median / 1e9:.0f} GFlop/s")
-        measurements.append(measurement)
-    if with_peers:
-        measurements = _with_agreement(workload, measurements)
-    return Section(f"Score, {workload.shape}", [fraction, *_against_peers(times, with_peers)], measurements)
+    ratios = [fraction, *_peer_ratios(peers, times, at_least=LEAST_SCORE.get(shape.key))]
+    ratios += [_against(peer, times) for peer in RELATED if peer.name in times]
+    measurements = [_with_agreement(work, time) for time in _scaled(times, MILLISECONDS, "ms")]
+    return Section(f"score-{shape.key}", f"Score of {rows:,} rows, {shape}", ratios, measurements)
 
 
-def one_row(workload: Workload, *, rounds: int, with_peers: bool) -> Section:
-    """How long a caller waits for a single row."""
-    row, detector = workload.queries[:1].copy(), workload.detector
-    samplers: dict[str, Sampler] = {OURS: Stopwatch(lambda: lambda: detector.score_samples(row))}
-    samplers |= _peer_scorers(workload, row, with_peers)
-    times = interleave(samplers, rounds=rounds)
-    measurements = [time.scaled(MICROSECONDS, "us") for time in times.values()]
-    measurements[0] = replace(measurements[0], at_most=60)
-    title = f"One row, 1 x {row.shape[1]}, {CLASSES} classes"
-    return Section(title, _against_peers(times, with_peers), measurements)
-
-
-def metrics(*, rounds: int, with_peers: bool, size: int = 1_000_000) -> Section:
-    """How long the metrics take against the sort they need, scikit-learn and pytorch-ood (all in float64).
-
-    scikit-learn's areas are those of our default convention, pytorch-ood's those of "openood": each is compared
-    with the convention that gives its numbers.
-    """
-    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
-
-    rng = np.random.default_rng(1)
-    id_scores, ood_scores = rng.normal(1.0, 1.0, size), rng.normal(-1.0, 1.5, size)
-    scores = np.concatenate([id_scores, ood_scores])
-    is_id = np.repeat([1, 0], size)
-
-    def scikit_learn() -> None:
-        roc_auc_score(is_id, scores)
-        average_precision_score(is_id, scores)
-        average_precision_score(1 - is_id, -scores)
-        roc_curve(is_id, scores)
-
-    openood = f'{OURS}, convention="openood"'
-    sort, scikit, four, all_five = (
-        "np.sort of the joined scores",
-        "scikit-learn, four calls",
-        "pytorch-ood 0.4.0, the same four metrics",
-        "pytorch-ood 0.4.0 OODMetrics (AUTC too)",
-    )
+def batches(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
+    """How long a batch takes when rows come two hundred at a time."""
+    work = workload(shape)
+    rows = len(work.queries)
     samplers: dict[str, Sampler] = {
-        OURS: Stopwatch(lambda: lambda: evaluate(id_scores, ood_scores)),
-        openood: Stopwatch(lambda: lambda: evaluate(id_scores, ood_scores, convention="openood")),
-        sort: Stopwatch(lambda: lambda: np.sort(scores)),
-        scikit: Stopwatch(lambda: scikit_learn),
+        OURS: Stopwatch(lambda: _in_turn([partial(work.detector.score_samples, part) for part in _batches(work, rows)]))
     }
-    if with_peers:
-        for name in (four, all_five):
-            prepare = partial(PytorchOOD().metrics, id_scores, ood_scores, same_four=name == four)
-            samplers[name] = Stopwatch(prepare)
-    times = interleave(samplers, rounds=rounds)
-    ratios = [
-        paired_ratio(f"{OURS} / {sort}", times[OURS], times[sort]),
-        paired_ratio(f"{scikit} / {OURS}", times[scikit], times[OURS], at_least=1),
-    ]
-    ratios += [
-        paired_ratio(f"{name} / {openood}", times[name], times[openood], at_least=1)
-        for name in ((four, all_five) if with_peers else ())
-    ]
-    title = f"Metrics, {size:,} + {size:,} scores"
-    return Section(title, ratios, [time.scaled(1e3, "ms") for time in times.values()])
-
-
-def imports(*, rounds: int) -> Section:
-    """What importing a detector costs beyond the libraries it stands on, in fresh interpreters.
-
-    `import gem_ood` alone loads its rooms when they are asked for and costs next to nothing.
-    """
-    ours, base = "from gem_ood import GEM", "import sklearn.base, scipy.linalg"
-    with tempfile.TemporaryDirectory() as folder:
-        samplers = {name: import_seconds(name, bytecode=Path(folder)) for name in (ours, base)}
-        times = interleave(samplers, rounds=rounds)
-    note = "FLATTERS US: pandas is installed, and scikit-learn loads it" if find_spec("pandas") else ""
-    ratio = paired_ratio(f"{ours} / {base}", times[ours], times[base], at_most=1.2, note=note)
-    return Section("Import", [ratio], [time.scaled(1e3, "ms") for time in times.values()])
-
-
-def memory(workload: Workload, *, rows: int = 200_000) -> Section:
-    """Peak of what NumPy allocates beside input and output; tracemalloc does not see a BLAS's own buffers."""
-    detector = workload.detector
-    queries = np.resize(workload.queries, (rows, workload.queries.shape[1]))
-    scoring = _peak_extra_bytes(lambda: detector.score_samples(queries))
-    fitting = _peak_extra_bytes(lambda: GEM().fit(workload.features, workload.labels))
-    dimensions = workload.queries.shape[1]
-    fit_name = f"fit, {len(workload.features):,} x {dimensions}, beside the input"
-    measurements = [
-        Measurement(
-            f"score_samples, {rows:,} x {dimensions}, beside input and output",
-            (scoring / MEGABYTE,),
-            "MB",
-            at_most=64,
-        ),
-        Measurement(fit_name, (fitting / MEGABYTE,), "MB"),
-    ]
-    return Section("Peak memory", [], measurements)
-
-
-def _against_peers(times: dict[str, Measurement], with_peers: bool) -> list[Measurement]:
     peers = PEERS if with_peers else ()
-    return [paired_ratio(f"{p.name} / {OURS}", times[p.name], times[OURS], at_least=1) for p in peers]
+    for peer in peers:
+        samplers[peer.name] = RowStopwatch(partial(_score_batches, work, peer), rows, step=BATCH_ROWS)
+    times = interleave(samplers, rounds=rounds)
+    times[OURS] = times[OURS].scaled(BATCH_ROWS / rows, "s")
+    for peer in peers:
+        times[peer.name] = times[peer.name].scaled(BATCH_ROWS, "s")
+    ratios = _peer_ratios(peers, times, at_least=LEAST_BATCHES.get(shape.key))
+    title = f"Score of {rows:,} rows in batches of {BATCH_ROWS}, {shape}"
+    return Section(f"batches-{shape.key}", title, ratios, _scaled(times, MILLISECONDS, "ms a batch"))
 
 
-def _peer_scorers(workload: Workload, queries: Features, with_peers: bool) -> dict[str, Sampler]:
-    def prepare(peer: Peer) -> Callable[[], Any]:
-        return peer.scorer(workload.peer_detector(peer), queries)
-
-    return {peer.name: Stopwatch(partial(prepare, peer)) for peer in PEERS if with_peers}
-
-
-def _with_agreement(workload: Workload, measurements: Sequence[Measurement]) -> list[Measurement]:
-    """The measurements, those of peers noted with how well their scores agree with ours."""
-    peers = {peer.name: peer for peer in PEERS}
-    noted = []
-    for measurement in measurements:
-        peer = peers.get(measurement.name)
-        if peer is not None and not measurement.failure:
-            agreement = workload.agreement(peer)
-            word = "agrees" if agreement >= LEAST_AGREEMENT else "DISAGREES"
-            noted.append(replace(measurement, note=f"{word} with ours, r = {agreement:.6f}"))
-        else:
-            noted.append(measurement)
-    return noted
+def one_row(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
+    """How long a caller waits for a single row, our validation included."""
+    work = workload(shape)
+    row = work.queries[:1].copy()
+    samplers: dict[str, Sampler] = {OURS: Stopwatch(lambda: lambda: work.detector.score_samples(row))}
+    peers = PEERS if with_peers else ()
+    for peer in peers:
+        samplers[peer.name] = Stopwatch(partial(_score_row, work, peer, row))
+    times = interleave(samplers, rounds=rounds)
+    ours, *others = _scaled(times, MICROSECONDS, "us")
+    ours = replace(ours, at_most=MOST_MICROSECONDS_OF_ONE_ROW.get(shape.key))
+    ratios = _peer_ratios(peers, times, at_least=None)
+    return Section(f"one-row-{shape.key}", f"Score of one row, {shape}", ratios, [ours, *others])
 
 
-def _is_peer(name: str) -> bool:
-    return name in {peer.name for peer in PEERS}
+def all_pairs(shape: Shape) -> Section:
+    """What a rows x rows matrix per class costs those who build one, given all rows in one call: measured once."""
+    work = workload(shape)
+    rows = len(work.queries)
+    samplers: dict[str, Sampler] = {OURS: Stopwatch(lambda: lambda: work.detector.score_samples(work.queries))}
+    for peer in ALL_PAIRS:
+        samplers[peer.name] = Stopwatch(partial(_score_rows, work, peer, rows))
+    times = interleave(samplers, rounds=1)
+    ratios = [_against(peer, times, at_least=LEAST_ALL_PAIRS.get(shape.key)) for peer in ALL_PAIRS]
+    title = f"Score of {rows:,} rows by a rows x rows matrix per class, {shape}"
+    return Section(f"all-pairs-{shape.key}", title, ratios, _scaled(times, MILLISECONDS, "ms"))
 
 
-def _working_precision(detector: GEM) -> str:
-    """The precision in which float32 rows are scored; float32 where the detector does not tell."""
-    ask = getattr(getattr(detector, "gaussians_", None), "working_dtype", None)
-    return np.dtype(ask(np.float32) if ask else np.float32).name
+# Calls
 
 
-def _product_name(precision: str) -> str:
-    return f"product {PRODUCT_SIZE}^3, {precision}"
+def _own_product(features: np.ndarray) -> Callable[[], np.ndarray]:
+    return lambda: features.T @ features
 
 
-def _product_work() -> int:
-    return 2 * PRODUCT_SIZE**3
+def _fit_sampler(peer: Peer, work: Workload) -> Sampler:
+    if not peer.fits_by_scoring:
+        return Stopwatch(partial(peer.fitter, work.features, work.labels))
+    shape = work.shape
+    if shape.classes * shape.dimensions**2 > MOST_OPERATIONS_TO_FIT_BY_SCORING:
+        return RowStopwatch(partial(_score_rows, work, peer), shape.rows, note=AT_LEAST)
+    # No fewer rows than classes, which the fit refuses, and so many that its checks of the parameters do not weigh.
+    step = max(4 * FEWEST_ROWS, shape.classes)
+    return RowStopwatch(lambda rows: peer.fitter(work.features, work.labels, rows=rows), shape.rows, step=step)
 
 
-def _square_product(dtype: type) -> Callable[[], NDArray[Any]]:
-    rng = np.random.default_rng(2)
-    left: NDArray[Any] = rng.standard_normal((PRODUCT_SIZE, PRODUCT_SIZE)).astype(dtype)
-    right = left.T.copy()
-    out = np.empty_like(left)
-    return lambda: np.matmul(left, right, out=out)
+def _score_rows(work: Workload, peer: Peer, rows: int) -> Callable[[], Any]:
+    return peer.scorer(work.peer_detector(peer), work.queries[:rows])
 
 
-def _peak_extra_bytes(call: Callable[[], Any]) -> int:
-    call()  # modules loaded on first use are not the call's memory
-    tracemalloc.start()
-    try:
-        result = call()
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    return peak - (result.nbytes if isinstance(result, np.ndarray) else 0)
+def _score_row(work: Workload, peer: Peer, row: Features) -> Callable[[], Any]:
+    return peer.scorer(work.peer_detector(peer), row)
+
+
+def _score_batches(work: Workload, peer: Peer, rows: int) -> Callable[[], None]:
+    detector = work.peer_detector(peer)
+    return _in_turn([peer.scorer(detector, part) for part in _batches(work, rows)])
+
+
+def _batches(work: Workload, rows: int) -> list[Features]:
+    return [work.queries[start : start + BATCH_ROWS] for start in range(0, rows, BATCH_ROWS)]
+
+
+def _in_turn(calls: Sequence[Callable[[], object]]) -> Callable[[], None]:
+    def call_all() -> None:
+        for call in calls:
+            call()
+
+    return call_all
+
+
+# Rows of the tables
+
+
+def _peer_ratios(peers: Sequence[Peer], times: dict[str, Measurement], *, at_least: float | None) -> list[Measurement]:
+    """The fastest peer against ours, which has the target, then each of them."""
+    if not peers:
+        return []
+    quickest = fastest(FASTEST, [times[peer.name] for peer in peers])
+    first = paired_ratio(f"{FASTEST} / {OURS}", quickest, times[OURS], at_least=at_least, note=quickest.note)
+    return [first, *(_against(peer, times) for peer in peers)]
+
+
+def _against(peer: Peer, times: dict[str, Measurement], *, at_least: float | None = None) -> Measurement:
+    time = times[peer.name]
+    return paired_ratio(f"{peer.name} / {OURS}", time, times[OURS], at_least=at_least, note=time.note)
+
+
+def _scaled(times: dict[str, Measurement], factor: float, unit: str) -> list[Measurement]:
+    return [time.scaled(factor, unit) for time in times.values()]
+
+
+def _with_agreement(work: Workload, time: Measurement) -> Measurement:
+    """The measurement of a peer noted with what it computes, and with how well its scores agree with ours."""
+    peer = next((peer for peer in (*PEERS, *RELATED) if peer.name == time.name), None)
+    if peer is None or time.failure:
+        return time
+    notes = [time.note, peer.computes]
+    if peer in PEERS:
+        agreement = work.agreement(peer)
+        word = "agrees" if agreement >= LEAST_AGREEMENT else "DISAGREES"
+        notes.append(f"{word} with ours, r = {agreement:.6f}")
+    return replace(time, note="; ".join(filter(None, notes)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cases import Section
+from sections import Section
 from timing import Stopwatch, interleave, paired_ratio
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ NO_TORCH = 'torch is not installed; run: pip install "gem-ood[torch]"'
 def extract(*, rounds: int, n_images: int) -> list[Section]:
     """The paper's network, and a small one on which everything beside the network weighs more."""
     if find_spec("torch") is None:
-        return [Section("Extraction of features", [], [], skipped=NO_TORCH)]
+        return [Section("extract", "Extraction of features", skipped=NO_TORCH)]
     import torch
 
     from gem_ood.experiments import CifarResNet, WideResNet
@@ -64,4 +64,5 @@ def _extract(name: str, network: nn.Module, *, rounds: int, n_images: int) -> Se
     )
     share = paired_ratio(f"rate of extraction / {name}", times[name], times["extraction"], at_least=LEAST_SHARE)
     rates = [time.scaled(1e3 / n_images, "ms an image") for time in times.values()]
-    return Section(f"Extraction of features, {name}, {n_images:,} images of 32 x 32", [share], rates)
+    title = f"Extraction of features, {name}, {n_images:,} images of 32 x 32"
+    return Section(f"extract-{name}", title, [share], rates)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cases import Section
+from sections import Section
 from timing import Stopwatch, interleave, paired_ratio
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NO_TORCH = 'torch is not installed; run: pip install "gem-ood[torch]"'
 def guard(*, rounds: int, n_images: int) -> list[Section]:
     """How much longer a batch, a fit and a calibration take than the model's own passes over the same images."""
     if find_spec("torch") is None:
-        return [Section("Guard of a PyTorch model", [], [], skipped=NO_TORCH)]
+        return [Section("guard", "Guard of a PyTorch model", skipped=NO_TORCH)]
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -51,7 +51,7 @@ def _forward(*, rounds: int) -> Section:
     )
     ratio = paired_ratio(f"guarded / {bare}", times["guarded"], times[bare], at_most=LARGEST_OVERHEAD)
     title = f"Guarded forward, {BATCH} images of 32 x 32"
-    return Section(title, [ratio], [time.scaled(1e3, "ms") for time in times.values()])
+    return Section("guard-forward", title, [ratio], [time.scaled(1e3, "ms") for time in times.values()])
 
 
 def _passes(*, rounds: int, n_images: int) -> Section:
@@ -80,7 +80,7 @@ def _passes(*, rounds: int, n_images: int) -> Section:
         for name in ("fit", "calibrate")
     ]
     title = f"Guard fitted and calibrated over a loader, {n_images:,} images of 32 x 32 in batches of {BATCH}"
-    return Section(title, ratios, [time.scaled(1e3, "ms") for time in times.values()])
+    return Section("guard-loader", title, ratios, [time.scaled(1e3, "ms") for time in times.values()])
 
 
 def _guarded_model(*, n_images: int) -> tuple[nn.Module, Any, OODModel]:

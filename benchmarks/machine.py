@@ -9,7 +9,18 @@ from pathlib import Path
 
 __all__ = ["busy_warning", "facts"]
 
-PACKAGES = ("gem-ood", "numpy", "scipy", "scikit-learn", "pandas", "torch", "pytorch-ood", "oodeel")
+PACKAGES = (
+    "gem-ood",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "torch",
+    "pytorch-ood",
+    "oodeel",
+    "pyod",
+    "torchmetrics",
+)
 # Of the cores, at the start of the run: above this, somebody else is computing.
 QUIET_LOAD = 0.25
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from threadpoolctl import threadpool_limits
 
-from cases import Section
 from gem_ood import GEM
 from gem_ood.files import open_features
 from gem_ood.gaussians import Statistics, collect, merge
 from scaling_jobs import WORKERS, connected, run_job, worker_megabytes
+from sections import Section
 from timing import Measurement, Stopwatch, interleave, paired_ratio
 
 __all__ = ["scale"]
@@ -37,7 +37,7 @@ def scale(*, rounds: int, is_quick: bool) -> list[Section]:
     sizes = [(128, 10), (128, 1000), (512, 100), (512, 1000)] if is_quick else _SIZES
     costs, rates = _costs(sizes, rounds=rounds)
     if find_spec("ray") is None:
-        return [costs, Section("Engines", [], [], skipped=NO_RAY)]
+        return [costs, Section("scale-engines", "Engines", skipped=NO_RAY)]
     with connected():
         engines = _engines(rounds=rounds, n_rows=200_000 if is_quick else 4_000_000)
         plan = _plan(rates, rounds=min(rounds, 3), n_rows=20_000 if is_quick else 400_000, size=sizes[-1])
@@ -75,7 +75,7 @@ def _costs(sizes: list[tuple[int, int]], *, rounds: int) -> tuple[Section, dict[
         measurements += [_named(measurement, f"{title}: {name}") for name, measurement in scaled.items()]
         rates[m, k] = {name: measurement.median for name, measurement in times.items()}
         rates[m, k] |= {"fit": scaled["fit"].median / 1e6, "score": scaled["score"].median / 1e6}
-    return Section("Cost of one core", [], measurements), rates
+    return Section("scale-costs", "Cost of one core", [], measurements), rates
 
 
 def _engines(*, rounds: int, n_rows: int) -> list[Section]:
@@ -120,7 +120,7 @@ def _engines(*, rounds: int, n_rows: int) -> list[Section]:
     here = Measurement("memory of the local engine", (memory["local", n_rows],), "MB")
     rates = [_rate(time, n_rows) for time in whole.values()]
     title = f"Fit of {n_rows:,} x 128 rows from Parquet, 100 classes"
-    return [Section(title, ratios, [*rates, driver, here]), _growth(times, memory, n_rows)]
+    return [Section("scale-engines", title, ratios, [*rates, driver, here]), _growth(times, memory, n_rows)]
 
 
 def _growth(times: dict[str, Measurement], memory: dict[tuple[str, int], float], n_rows: int) -> Section:
@@ -134,7 +134,7 @@ def _growth(times: dict[str, Measurement], memory: dict[tuple[str, int], float],
             _named(time.scaled(1e6 / size, "us a row"), f"{engine}, {size:,} rows"),
             Measurement(f"{engine}, {size:,} rows: {what}", (memory[engine, size],), "MB"),
         ]
-    return Section("As rows grow: fit from Parquet, 128 features, 100 classes", [], rows)
+    return Section("scale-rows", "As rows grow: fit from Parquet, 128 features, 100 classes", [], rows)
 
 
 def _plan(
@@ -174,7 +174,7 @@ def _plan(
         Measurement("plan: summaries moved", (MERGES_PER_PART * n_parts * summary / 1e12,), "TB"),
     ]
     title = f"Plan: {n_planned:,} rows of {m} features, {k:,} classes; checked on {n_rows:,} rows"
-    return Section(title, [ratio], [*times.values(), *memory, *planned])
+    return Section("scale-plan", title, [ratio], [*times.values(), *memory, *planned])
 
 
 def _calibration(*, n_rows: int) -> Section:
@@ -186,7 +186,7 @@ def _calibration(*, n_rows: int) -> Section:
         Measurement("threshold, relative distance from that of all scores", (found["distance"],), "", at_most=1e-12),
         Measurement("memory of the driver", (found["megabytes"],), "MB", at_most=DRIVER_MEGABYTES),
     ]
-    return Section(f"Calibrate on {n_rows:,} rows of 2 features", [], rows)
+    return Section("scale-calibrate", f"Calibrate on {n_rows:,} rows of 2 features", [], rows)
 
 
 def _rows(n: int, m: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cases import Section
+    from sections import Section
 
 __all__ = ["stream"]
 
@@ -33,18 +33,18 @@ READ, FIT, SCORE, ARROW = "read", "fit", "score", "pyarrow.dataset"
 
 def stream(*, gigabytes: float) -> list[Section]:
     """One section per shape of the rows, each with a file set of this size in a temporary directory."""
-    from cases import Section
+    from sections import Section
 
     place = Path(tempfile.gettempdir())
     free = shutil.disk_usage(place).free / 1e9
     if free < 1.3 * gigabytes:
         reason = f"{place} has {free:.1f} GB free but {1.3 * gigabytes:.1f} GB are needed; set TMPDIR or --gigabytes"
-        return [Section("Parquet larger than memory", [], [], skipped=reason)]
+        return [Section("stream", "Parquet larger than memory", skipped=reason)]
     return [_stream(dimensions, n_classes, gigabytes) for dimensions, n_classes in SHAPES]
 
 
 def _stream(dimensions: int, n_classes: int, gigabytes: float) -> Section:
-    from cases import Section
+    from sections import Section
     from timing import Measurement, interleave, paired_ratio
 
     peaks: dict[str, list[float]] = {}
@@ -74,7 +74,7 @@ def _stream(dimensions: int, n_classes: int, gigabytes: float) -> Section:
     ]
     shape = f"{n_rows:,} x {dimensions} float32 lists, {n_classes} classes"
     title = f"Parquet, {gigabytes:g} GB in {n_files} files, {shape}"
-    return Section(title, ratios, [*times.values(), *memory])
+    return Section(f"stream-{dimensions}x{n_classes}", title, ratios, [*times.values(), *memory])
 
 
 def _write_set(place: Path, dimensions: int, n_classes: int, gigabytes: float) -> tuple[int, int]:

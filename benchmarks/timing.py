@@ -1,23 +1,26 @@
 """Interleaved timing: samplers take turns, and a measurement keeps every sample with its spread.
 
 A sampler is a function without arguments that returns one number. ``interleave`` runs samplers A, B, C, A, B,
-C, ... so that a drift of the machine hits all alike, and ``paired_ratio`` divides samples of the same round.
+C, ... so that a drift of the machine hits all alike, and ``paired_ratio`` divides samples of the same round. A
+sampler that is slow takes part in the first rounds only.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-__all__ = ["Measurement", "Stopwatch", "import_seconds", "interleave", "paired_ratio"]
+__all__ = ["Measurement", "RowStopwatch", "Stopwatch", "fastest", "import_seconds", "interleave", "paired_ratio"]
 
 Sampler = Callable[[], float]
 
@@ -27,6 +30,14 @@ TRUSTED_SPREAD = 0.25
 SETTLE_SECONDS = 0.15
 # A sample shorter than this is repeated and averaged, so that one interrupt does not decide it.
 SHORTEST_SAMPLE_SECONDS = 0.2
+# A call that takes longer is measured in this many rounds only, and one that takes far longer once.
+SLOW_SECONDS, SLOW_ROUNDS = 2.0, 3
+ENDLESS_SECONDS = 8.0
+# Rows of a call are cut down to what a sample of this length allows, but not below a number whose matrix products
+# are as quick, row by row, as those of many rows.
+SAMPLE_SECONDS, WHOLE_SECONDS = 0.5, 1.5
+FEWEST_ROWS = 256
+LARGEST_LEAP = 8
 
 
 @dataclass(frozen=True)
@@ -101,32 +112,90 @@ class Stopwatch:
         self._prepare = prepare
         self._call: Callable[[], object] | None = None
         self._repeats = 1
+        #: How many samples to take; all rounds where it is None.
+        self.most_samples: int | None = None
 
     def __call__(self) -> float:
         """One sample."""
-        if self._call is None:
-            self._call = self._prepare()
-            self._call()
-            self._repeats = max(1, math.ceil(SHORTEST_SAMPLE_SECONDS / self._seconds(self._call, repeats=1)))
-        return self._seconds(self._call, repeats=self._repeats)
+        if self._call is not None:
+            return _seconds(self._call, repeats=self._repeats)
+        self._call = self._prepare()
+        warm_up = _seconds(self._call, repeats=1)
+        if warm_up > SLOW_SECONDS:  # what a first call does beside its work does not weigh here
+            self.most_samples = 1 if warm_up > ENDLESS_SECONDS else SLOW_ROUNDS
+            return warm_up
+        self._repeats = max(1, math.ceil(SHORTEST_SAMPLE_SECONDS / _seconds(self._call, repeats=1)))
+        return _seconds(self._call, repeats=self._repeats)
 
-    @staticmethod
-    def _seconds(call: Callable[[], object], *, repeats: int) -> float:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        return (time.perf_counter() - start) / repeats
+    @property
+    def note(self) -> str:
+        """What a reader of its samples has to know."""
+        return "measured once" if self.most_samples == 1 else ""
 
 
-def import_seconds(statement: str, *, bytecode: Path) -> Sampler:
+class RowStopwatch:
+    """Sampler of the mean seconds of one row, of all of the rows or as many as ``SAMPLE_SECONDS`` allow.
+
+    ``prepare`` makes the call on this many of the rows; a multiple of ``step`` is asked for, or all rows.
+    """
+
+    def __init__(
+        self, prepare: Callable[[int], Callable[[], object]], rows: int, *, step: int = FEWEST_ROWS, note: str = ""
+    ) -> None:
+        self._prepare, self._all_rows, self._step, self._note = prepare, rows, step, note
+        self._stopwatch: Stopwatch | None = None
+        self.rows = min(step, rows)
+
+    def __call__(self) -> float:
+        """One sample."""
+        if self._stopwatch is not None:
+            return self._stopwatch() / self.rows
+        while True:
+            self._stopwatch = Stopwatch(partial(self._prepare, self.rows))
+            seconds = self._stopwatch()
+            if seconds < SLOW_SECONDS:  # one hiccup must not decide how many rows there are
+                seconds = min(seconds, self._stopwatch())
+            if self.rows == self._all_rows or seconds > SAMPLE_SECONDS / 2:
+                return seconds / self.rows
+            # In leaps: what a call costs beside its rows weighs on few of them, and must not be taken for theirs.
+            steps = self.rows * min(LARGEST_LEAP, SAMPLE_SECONDS / seconds) // self._step
+            is_close = seconds * self._all_rows / self.rows < WHOLE_SECONDS
+            self.rows = self._all_rows if is_close else min(self._all_rows, self._step * int(steps))
+
+    @property
+    def most_samples(self) -> int | None:
+        """See ``Stopwatch``."""
+        return self._stopwatch.most_samples if self._stopwatch else None
+
+    @property
+    def note(self) -> str:
+        """What a reader of its samples has to know."""
+        fewer = f"by {self.rows:,} rows" if self.rows < self._all_rows else ""
+        return "; ".join(filter(None, [self._note, fewer, self._stopwatch.note if self._stopwatch else ""]))
+
+
+def _seconds(call: Callable[[], object], *, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def import_seconds(
+    statement: str, *, bytecode: Path | None = None, before: str = "pass", most_samples: int | None = None
+) -> Sampler:
     """Sampler of the seconds that an import statement takes in a fresh interpreter, its start not counted.
 
-    Every module's bytecode is kept in the folder ``bytecode``, whatever the caller's environment says: without
-    it, a source tree is compiled at each import, an installed package is not, and the two are not comparable.
+    The statement ``before`` runs before the clock does.
+
+    Every module's bytecode is kept, whatever the caller's environment says: else a source tree is compiled at each
+    import, an installed package is not, and the two are not comparable. The folder ``bytecode`` keeps it; without
+    one it stays where an installer has put it.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
-    code = f"import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"
+    if bytecode is not None:
+        environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
+    code = f"{before}; import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"
 
     def sample() -> float:
         done = subprocess.run(
@@ -136,13 +205,15 @@ def import_seconds(statement: str, *, bytecode: Path) -> Sampler:
             raise RuntimeError(f"{statement!r} failed: {done.stderr.strip().splitlines()[-1]}")
         return float(done.stdout)
 
+    sample.most_samples = most_samples
     return sample
 
 
 def interleave(samplers: Mapping[str, Sampler], *, rounds: int) -> dict[str, Measurement]:
     """One measurement per sampler, in seconds, after an unrecorded round.
 
-    A sampler that raises is reported with its error and takes no further turn; the others go on.
+    A sampler that raises is reported with its error and takes no further turn; the others go on. One that wants a
+    single sample has taken it in the unrecorded round.
     """
     samples: dict[str, list[float]] = {name: [] for name in samplers}
     failures: dict[str, str] = {}
@@ -151,7 +222,7 @@ def interleave(samplers: Mapping[str, Sampler], *, rounds: int) -> dict[str, Mea
     try:
         for turn in range(rounds + 1):
             for name, sampler in samplers.items():
-                if name in failures:
+                if name in failures or len(samples[name]) == _most_samples(sampler):
                     continue
                 time.sleep(SETTLE_SECONDS)
                 try:
@@ -159,15 +230,31 @@ def interleave(samplers: Mapping[str, Sampler], *, rounds: int) -> dict[str, Mea
                 except Exception as error:  # a peer may fail in any way, and its row says how
                     failures[name] = f"{type(error).__name__}: {error}"
                     continue
-                if turn:
+                if turn or _most_samples(sampler) == 1:
                     samples[name].append(sample)
             gc.collect()
     finally:
         gc.enable()
     return {
-        name: Measurement(name, failure=failures[name]) if name in failures else Measurement(name, tuple(samples[name]))
-        for name in samplers
+        name: Measurement(name, failure=failures[name])
+        if name in failures
+        else Measurement(name, tuple(samples[name]), note=getattr(sampler, "note", ""))
+        for name, sampler in samplers.items()
     }
+
+
+def _most_samples(sampler: Sampler) -> int | None:
+    return getattr(sampler, "most_samples", None)
+
+
+def fastest(name: str, measurements: Sequence[Measurement]) -> Measurement:
+    """The shortest sample of each round, whoever took it; failures are left out where anything else is left."""
+    taken = [measurement for measurement in measurements if not measurement.failure]
+    if not taken:
+        return Measurement(name, failure="; ".join(f"{part.name}: {part.failure}" for part in measurements))
+    rounds = itertools.zip_longest(*(measurement.samples for measurement in taken), fillvalue=math.inf)
+    winner = min(taken, key=lambda measurement: measurement.median)
+    return Measurement(name, tuple(map(min, rounds)), note=f"mostly {winner.name}")
 
 
 def paired_ratio(
@@ -180,10 +267,10 @@ def paired_ratio(
     at_least: float | None = None,
     note: str = "",
 ) -> Measurement:
-    """``factor * numerator / denominator`` round by round; a failure of either is passed on."""
+    """``factor * numerator / denominator`` in the rounds that have both; a failure of either is passed on."""
     failed = [f"{part.name}: {part.failure}" for part in (numerator, denominator) if part.failure]
     if failed:
         return Measurement(name, unit="x", at_most=at_most, at_least=at_least, failure="; ".join(failed))
-    pairs = zip(numerator.samples, denominator.samples, strict=True)
+    pairs = zip(numerator.samples, denominator.samples, strict=False)
     samples = tuple(factor * above / below for above, below in pairs)
     return Measurement(name, samples, "x", at_most=at_most, at_least=at_least, note=note)

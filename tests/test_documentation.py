@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import pytest
 
@@ -242,13 +243,45 @@ def test_every_dependency_has_its_reason_and_its_licence_and_nothing_else_is_lis
             assert re.search(rf"^\| `{package}` \| [^|]*`{extra}`[^|]* \|", page, re.MULTILINE), (extra, package)
 
 
-def test_the_numbers_of_the_comparison_are_those_of_the_recorded_run():
-    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    measured = page[page.index("## Speed") : page.index("## The same scores")]
-    rows = [line for line in measured.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
-    assert len(rows) > 10
-    recorded = (DOCS / "recorded-benchmark.md").read_text(encoding="utf-8").splitlines()
-    assert [row for row in rows if row not in recorded] == []
+@pytest.fixture
+def comparison(monkeypatch):
+    """Return the script that writes the pages of the comparison, and the recorded run that it writes them from."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    page = importlib.import_module("page")
+    return page, importlib.import_module("report").read(page.RECORDED)
+
+
+def test_the_pages_of_the_comparison_are_those_that_the_recorded_run_gives(comparison):
+    page, run = comparison
+    for name, text in page.pages(run, page.TEMPLATE.read_text(encoding="utf-8")).items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, "write it again: python benchmarks/page.py"
+
+
+def test_the_chart_of_the_comparison_is_of_the_recorded_run(comparison):
+    pytest.importorskip("matplotlib")
+    page, run = comparison
+    from gem_ood.reports.plots import caption
+
+    title, description = caption(importlib.import_module("chart").draw(run))
+    picture = (DOCS / page.CHART).read_text(encoding="utf-8")
+    assert f"<title>{escape(title)}</title>" in picture
+    assert f"<desc>{escape(description)}</desc>" in picture
+
+
+def test_the_recorded_run_leaves_nothing_out(comparison):
+    _, run = comparison
+    shapes = ("64x10", "128x100", "512x100", "768x150", "2048x1000")
+    wanted = {
+        f"{what}-{shape}" for what in ("fit", "score", "batches", "one-row", "limit", "memory") for shape in shapes
+    }
+    wanted |= {"one-row-128x10", "all-pairs-512x100", "metrics", "limit-metrics", "rates", "simulation", "studies"}
+    wanted |= {"save-load-128x100", "import", "install-size", "memory-rows", "growth-fit", "growth-score"}
+    wanted |= {"accuracy-float32", "accuracy-float64", "robustness"}
+    assert wanted - {section.key for section in run.sections if not section.skipped} == set()
+
+
+def test_the_recorded_run_is_small(comparison):
+    assert comparison[0].RECORDED.stat().st_size < 300_000
 
 
 def loaded(path):
@@ -285,10 +318,10 @@ def test_a_figure_of_the_documentation_is_drawn_to_the_same_bytes_twice(tmp_path
     assert one == other
 
 
-def test_every_picture_of_the_documentation_is_drawn_by_the_repository_and_shown():
+def test_every_picture_of_the_documentation_is_drawn_by_the_repository_and_shown(comparison):
     recipes = (ROOT / "Makefile").read_text(encoding="utf-8")
     copied = re.findall(r"build/(?:figures|screenshots)/([\w-]+\.\w+) (?=.*docs/images$)", recipes, re.MULTILINE)
-    drawn = {*copied, *(f"{name}.svg" for name in drawing_script().FIGURES)}
+    drawn = {*copied, *(f"{name}.svg" for name in drawing_script().FIGURES), Path(comparison[0].CHART).name}
     shown = {
         name
         for page in DOCS.glob("*.md")

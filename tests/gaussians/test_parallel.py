@@ -1,6 +1,9 @@
 """Threads: the same numbers, the first error, and BLAS as it was."""
 
+import os
 import threading
+import time
+import warnings
 
 import numpy as np
 import pytest
@@ -91,3 +94,50 @@ def test_callers_from_many_threads_do_not_lose_blas_its_threads(monkeypatch):
         for scores in result:
             np.testing.assert_allclose(scores, expected, rtol=1e-9)
     assert blas_threads() == before
+
+
+def test_work_inside_work_takes_the_thread_it_has(three_threads):
+    def nested(part):
+        return parallel.run_in_parts(lambda inner: (part.start, inner.stop), 9, operations=1.0)
+
+    assert parallel.run_in_parts(nested, 3, operations=1.0) == [[(0, 9)], [(1, 9)], [(2, 9)]]
+
+
+def test_a_thread_of_the_pool_never_waits_for_its_pool(three_threads, monkeypatch):
+    """After a second Ctrl-C nobody holds the limit any more, and work that goes on may ask for threads again."""
+    results = []
+
+    def outlives_its_caller(part):
+        monkeypatch.setattr(parallel, "_limits", [])
+        results.append(parallel.run_in_parts(lambda inner: inner.stop, 9, operations=1.0))
+
+    parallel._pool(os.getpid()).submit(outlives_its_caller, None).result(timeout=20)
+    assert results == [[9]]
+
+
+def test_others_are_waited_for_where_the_callers_own_part_fails(three_threads):
+    begun, finished = threading.Event(), threading.Event()
+
+    def work(part):
+        if part.start == 0:
+            begun.wait(timeout=20)
+            raise InputError("the first part")
+        begun.set()
+        time.sleep(0.2)
+        finished.set()
+
+    with pytest.raises(InputError, match="the first part"):
+        parallel.run_in_parts(work, 9, operations=1.0)
+    assert finished.is_set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_process_has_threads_of_its_own(three_threads):
+    parallel.run_in_parts(lambda part: part.stop, 9, operations=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads: this is one
+        child = os.fork()
+    if child == 0:
+        is_right = parallel.run_in_parts(lambda part: part.stop, 9, operations=1.0) == [3, 6, 9]
+        os._exit(0 if is_right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -193,6 +193,28 @@ def test_rows_beyond_float32_are_rescued_and_beyond_float64_are_infinitely_far()
     assert gem_scores(model, np.full((1, 64), 1e200)).tolist() == [-np.inf]
 
 
+def test_many_rows_of_one_feature_and_many_classes_are_scored_in_chunks():
+    model = TiedGaussians.from_parameters(np.arange(500.0)[:, np.newaxis], [[1.0]])
+    rows = np.linspace(0.0, 500.0, 60_000)[:, np.newaxis]
+    gem_scores(model, rows[:1])
+    tracemalloc.start()
+    scores = gem_scores(model, rows)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak - scores.nbytes < 32e6  # all exponents at once would be 240 MB
+
+
+def test_means_beyond_the_squares_of_float64_are_refused():
+    with pytest.raises(InputError, match="squared distances overflow float64; rescale"):
+        gem_scores(TiedGaussians.from_parameters([[1e200], [-1e200]], [[1.0]]), [[1e200]])
+
+
+def test_a_row_at_a_class_mean_has_distance_zero_and_no_sign():
+    scores = mahalanobis_scores(TiedGaussians.from_parameters([[0.0], [4.0]], [[1.0]]), [[4.0]])
+    assert scores == 0.0
+    assert not np.signbit(scores[0])
+
+
 def test_the_parts_of_a_fitted_value_cannot_be_changed():
     model = gaussians()
     with pytest.raises(ValueError, match="read-only"):

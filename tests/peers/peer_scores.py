@@ -54,12 +54,12 @@ def all_scores(rows: Rows) -> dict[str, NDArray[np.float64]]:
 def _torch() -> Any:
     """PyTorch, one thread, with the benchmark's stand-ins for what the peers import and never use here."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    place = importlib.util.spec_from_file_location("benchmark_peers", BENCHMARKS / "peers.py")
+    place = importlib.util.spec_from_file_location("benchmark_peers", BENCHMARKS / "peers" / "with_torch.py")
     module = importlib.util.module_from_spec(place)
     sys.modules[place.name] = module  # dataclasses and annotations look their module up by name
     place.loader.exec_module(module)
     module.STAND_INS["datasets"] = ("load_dataset",)  # the public verbs of oodeel import it too
-    return module._torch()
+    return module.load_torch()
 
 
 def _pytorch_ood(torch: Any, rows: Rows) -> dict[str, NDArray[Any]]:

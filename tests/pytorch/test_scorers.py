@@ -206,6 +206,7 @@ def test_only_products_sums_one_look_up_and_elementwise_steps_are_used(detector,
     elementwise = {
         "bitwise_and",
         "sub",
+        "rsub",
         "add",
         "mul",
         "div",

@@ -1,8 +1,8 @@
 """The arithmetic behind every Gaussian score, in cache-sized chunks: logits, the best class and the distance to it.
 
 Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
-ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads. A diagonal
-covariance needs no product to whiten, only a scaling.
+ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads; few rows take
+NumPy's alone. A diagonal covariance needs no product to whiten, only a scaling.
 
 The logits say which class is best and by how much; its half squared distance h = ½‖z − ν_best‖² is computed from the
 difference itself, so that no large squares cancel where classes lie far from the centre. The exponents of the paper are
@@ -73,11 +73,10 @@ class Kernel:
 
         Long inputs are cut among threads, so `consume` must only write to the slice it is given.
         """
-        n_rows, m = features.shape
-        if n_rows <= FEW_ROWS or n_rows * m * m <= FEW_OPERATIONS:
+        (n_rows, m), n_classes = features.shape, len(self.whitened_means)
+        if n_rows <= FEW_ROWS or n_rows * m * (m + n_classes) <= FEW_OPERATIONS:
             self._hand_over(features, slice(0, n_rows), self._few(features), consume)
             return
-        n_classes = len(self.whitened_means)
         products = m * ((m if self.scales is None else 1) + 2 * n_classes)
         run_in_parts(
             lambda part: self._run_part(features, part, consume),

@@ -7,7 +7,7 @@ instead of at every product: on a busy machine each such meeting costs a turn of
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -25,6 +25,10 @@ MIN_OPERATIONS = 5e7
 #: All parts of one call together hold no more than this many bytes of working memory, unless one alone does.
 LARGEST_MEMORY = 48 << 20
 
+#: More than machines without so many cores are asked for; a thread is started only when it is needed.
+MOST_THREADS = 64
+WORKER = "gem-ood-part"
+
 _lock = threading.Lock()
 _limits: list[Any] = []  # the limit in force and one entry for each call that relies on it
 
@@ -40,15 +44,16 @@ def run_in_parts(
     """
     is_short = operations < MIN_OPERATIONS
     # Where another thread of this process is at it already, this call takes one core.
-    n_threads = 1 if is_short or _limits else max(_blas_threads(), fewest_threads)
+    n_threads = 1 if is_short or _limits or _is_worker() else max(_blas_threads(), fewest_threads)
     n_threads = min(n_threads, n_rows, max(1, LARGEST_MEMORY // max(1, bytes_per_part)))
     if n_threads <= 1:
         return [work(slice(0, n_rows))]
     bounds = [n_rows * part // n_threads for part in range(n_threads + 1)]
     parts = [slice(start, stop) for start, stop in pairwise(bounds)]
     with _one_blas_thread_each():
-        others = [_pool(n_threads - 1, os.getpid()).submit(work, part) for part in parts[1:]]
+        others: list[Future[Result]] = []
         try:
+            others.extend(_pool(os.getpid()).submit(work, part) for part in parts[1:])
             own = work(parts[0])
         finally:
             wait(others)  # they write to the caller's arrays
@@ -56,9 +61,14 @@ def run_in_parts(
 
 
 @cache
-def _pool(n_threads: int, _process: int) -> ThreadPoolExecutor:
-    """Return threads that wait for work: new ones cost as much as short work does. A forked process gets its own."""
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="gem-ood")
+def _pool(_process: int) -> ThreadPoolExecutor:
+    """Return threads that stay: new ones cost as much as short work does. A forked process gets its own."""
+    return ThreadPoolExecutor(max(MOST_THREADS, os.cpu_count() or 1), thread_name_prefix=WORKER)
+
+
+def _is_worker() -> bool:
+    """Return whether this is one of the threads: work that waits for others of its own pool could wait for ever."""
+    return threading.current_thread().name.startswith(WORKER)
 
 
 @cache

@@ -20,13 +20,13 @@ from gem_ood.features import as_features, as_labels, chunks, even_size, refuse_n
 from gem_ood.gaussians.blas import add_rank_update
 from gem_ood.gaussians.parallel import run_in_parts
 
-__all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
+__all__ = ["Accumulator", "Codes", "Statistics", "collect", "distinct_labels", "encode", "fourth_moment", "merge"]
 
 #: The rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
 MIN_ROWS_PER_UPDATE = 1024
 
 #: Rows in float64 that a core's own cache holds beside the matrix: they are written, summed up and multiplied in turn.
-CHUNK_BYTES = 2 << 20
+UPDATE_BYTES = 2 << 20
 
 #: Above this many classes, sums are formed for the classes that a part of the rows holds instead of for all.
 FEW_CLASSES = 256
@@ -149,7 +149,7 @@ class Accumulator:
         codes = encode(labels, self.classes, len(features))
         self._own_arrays()
         self._place_shifts(features, codes, prepare)
-        size = max(MIN_ROWS_PER_UPDATE, CHUNK_BYTES // (8 * self.n_features))
+        size = max(MIN_ROWS_PER_UPDATE, UPDATE_BYTES // (8 * self.n_features))
         is_one_chunk = len(features) <= size
 
         def add_part(part: slice) -> tuple[_Places, NDArray[np.float64], NDArray[np.float64]]:

@@ -116,6 +116,7 @@ def mahalanobis_scores(
         np.multiply(half_distances, -2.0, out=scores[rows])
 
     gaussians.linear_terms(features, keep)
+    scores += 0.0  # at a class mean it is 0, not −0
     return scores
 
 

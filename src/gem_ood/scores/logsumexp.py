@@ -1,6 +1,6 @@
 """Log-sum-exp over the classes of each row.
 
-SciPy's own costs 100 µs a call and several temporaries the size of its input; scoring one row has 60 µs in all.
+SciPy's own costs 100 µs a call and several temporaries the size of its input; scoring one row has 40 µs in all.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ def log_sum_exp(values: NDArray[Any], *, overwrite: bool = False) -> NDArray[np.
 
 
 def log_sum_above(
-    values: NDArray[Any], largest: NDArray[np.intp], log_weights: NDArray[np.float64] | None = None
+    values: NDArray[Any], best: NDArray[np.intp], log_weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
     """Return log Σ_i w_i exp(values[:, i] − v) for each row, v being its value at the given place; overwrites values.
 
@@ -45,7 +45,7 @@ def log_sum_above(
     """
     n_rows, n_values = values.shape
     places = np.arange(0, n_rows * n_values, n_values)
-    places += largest
+    places += best
     values -= values.take(places)[:, np.newaxis]
     if log_weights is not None:
         values += log_weights.astype(values.dtype)

@@ -62,12 +62,12 @@ class Scorer:
         def keep(place: slice, logits: Floats, best: Places, half_distances: Floats) -> None:
             largest, log_odds = _largest_and_log_odds(logits, best)
             with np.errstate(under="ignore"):
-                others = np.log1p(np.exp(-log_odds))
-            found["gem"][place] = others - half_distances
+                above = np.log1p(np.exp(-log_odds))
+            found["gem"][place] = above - half_distances
             np.multiply(half_distances, -2.0, out=found["mahalanobis"][place])
             found["msp"][place] = log_odds
             # LSE(f') = LSE(ℓ) + ½‖xW‖² − ½‖(x − c)W‖², whose squares cancel: what is left is linear in x.
-            found["linear-energy"][place] = largest + others + np.vecdot(rows[place], direction)
+            found["linear-energy"][place] = largest + above + np.vecdot(rows[place], direction)
 
         kernel.run(rows, keep)
         found["linear-energy"] += self.offset

@@ -167,7 +167,7 @@ class GaussianScorer(Scorer):
         is_near = half_distances < math.inf  # what overflows is infinitely far from everything; NaN is never near
         nearest = torch.where(is_near, best, 0)
         if self.takes_maximum:
-            scores = -2.0 * half_distances
+            scores = 0.0 - 2.0 * half_distances  # at a class mean it is 0, not −0
         else:
             weighted = logits if self.log_weights is None else logits + self.log_weights
             scores = weighted.logsumexp(1) - half_distances
