@@ -85,7 +85,7 @@ def _trust(run: Run, key: str, words: str) -> str:
     noisy = sum(not row.is_trusted for row in rows)
     counted = f"{noisy} of {len(rows)} numbers are marked NOISY: their quartiles lie too far apart to trust the median."
     problem = report.distrust(run)
-    return f"**{problem}.** {counted}" if problem else f"The machine was quiet. {counted}"
+    return f"**{problem}.** {counted}" if problem else f"The machine was quiet at the start. {counted}"
 
 
 def _chart(run: Run, key: str, _: str) -> str:

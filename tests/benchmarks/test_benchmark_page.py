@@ -110,7 +110,7 @@ def test_a_section_that_was_skipped_says_why():
 
 
 def test_a_noisy_run_says_so_on_the_page():
-    assert filled("{{trust}}").startswith("The machine was quiet.")
+    assert filled("{{trust}}").startswith("The machine was quiet at the start.")
     assert filled("{{trust}}", made_run(**{"load at start": "1.9"})).startswith("**THE MACHINE WAS TOO NOISY")
 
 
