@@ -22,8 +22,8 @@ from gem_ood.errors import InputError, NotFittedError
 from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk, unit_length
 from gem_ood.gaussians import Factor, Priors, Statistics, check_policy
 from gem_ood.gaussians.class_statistics import ClassStatistics, add_fourth_moments, collect_classes, merge_classes
+from gem_ood.gaussians.labels import distinct_labels
 from gem_ood.gaussians.separate import ClassCovariance, SeparateGaussians
-from gem_ood.gaussians.statistics import distinct_labels
 
 __all__ = ["ClassGaussians"]
 

@@ -29,7 +29,8 @@ from gem_ood.gaussians import (
     merge,
     tied_covariance,
 )
-from gem_ood.gaussians.statistics import Prepare, distinct_labels
+from gem_ood.gaussians.labels import distinct_labels
+from gem_ood.gaussians.statistics import Prepare
 
 __all__ = ["GaussianDetector"]
 

@@ -15,16 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from gem_ood.batches import Batches, reduce_rows
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk
-from gem_ood.gaussians.statistics import (
-    Accumulator,
-    Codes,
-    Prepare,
-    Statistics,
-    distinct_labels,
-    encode,
-    fourth_moment,
-    merge,
-)
+from gem_ood.gaussians.labels import Codes, distinct_labels, encode
+from gem_ood.gaussians.statistics import Accumulator, Prepare, Statistics, fourth_moment, merge
 
 __all__ = ["ClassStatistics", "add_fourth_moments", "collect_classes", "merge_classes"]
 

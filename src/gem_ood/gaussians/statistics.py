@@ -16,11 +16,12 @@ from scipy import sparse
 from scipy.linalg.blas import dsyrk
 
 from gem_ood.errors import InputError
-from gem_ood.features import as_features, as_labels, chunks, even_size, refuse_non_finite, rows_per_chunk
+from gem_ood.features import as_features, chunks, even_size, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.blas import add_rank_update
+from gem_ood.gaussians.labels import LABELS_PER_CHUNK, Codes, class_counts, class_names, distinct_labels, encode
 from gem_ood.gaussians.parallel import run_in_parts
 
-__all__ = ["Accumulator", "Codes", "Statistics", "collect", "distinct_labels", "encode", "fourth_moment", "merge"]
+__all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
 
 #: The rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
 MIN_ROWS_PER_UPDATE = 1024
@@ -31,13 +32,7 @@ UPDATE_BYTES = 2 << 20
 #: Above this many classes, sums are formed for the classes that a part of the rows holds instead of for all.
 FEW_CLASSES = 256
 
-#: Labels are looked up this many at a time, so that what is held meanwhile does not grow with the rows.
-LABELS_PER_CHUNK = 1 << 16
-
 Prepare = Callable[[NDArray[Any]], NDArray[Any]]
-
-#: The place of each row's class.
-Codes = NDArray[np.unsignedinteger[Any]]
 
 _Places = NDArray[np.intp] | slice
 
@@ -116,7 +111,7 @@ class Accumulator:
     """
 
     def __init__(self, *, n_features: int, classes: ArrayLike | None = None) -> None:
-        self.classes = _class_names(classes)
+        self.classes = class_names(classes)
         self.is_labelled = classes is not None
         n_classes = len(self.classes)
         self.n_features = n_features
@@ -172,12 +167,12 @@ class Accumulator:
             self._sums[present] += sums
             if scatter is not self._scatter:
                 self._scatter += scatter
-        self._counts += _class_counts(codes, len(self.classes))
+        self._counts += class_counts(codes, len(self.classes))
         self._resolution = max(self._resolution, _resolution(features.dtype))
 
     def declare(self, classes: ArrayLike) -> None:
         """Add classes that may come; those already known stay as they are."""
-        names = _class_names(classes)
+        names = class_names(classes)
         if names.dtype.kind != self.classes.dtype.kind:
             raise InputError("earlier batches had the other kind of label; use whole numbers only or strings only")
         joined = np.union1d(self.classes, names)
@@ -226,7 +221,7 @@ class Accumulator:
         present: _Places = slice(None)
         place_of: NDArray[np.intp] | None = None
         if n_places > FEW_CLASSES:
-            present = found = np.flatnonzero(_class_counts(codes, n_places))
+            present = found = np.flatnonzero(class_counts(codes, n_places))
             place_of = np.empty(n_places, dtype=np.intp)
             place_of[found] = np.arange(len(found))
             n_places = len(found)
@@ -347,47 +342,6 @@ def fourth_moment(
     return total
 
 
-def distinct_labels(labels: ArrayLike, n_rows: int) -> NDArray[Any]:
-    """Return the names that occur among these labels, sorted, with little memory however many rows there are.
-
-    >>> distinct_labels(["b", "a", "b"], 3)
-    array(['a', 'b'], dtype='<U1')
-    """
-    values = as_labels(labels, n_rows)
-    found = [np.unique(values[rows]) for rows in chunks(n_rows, LABELS_PER_CHUNK)]
-    return np.unique(np.concatenate(found)) if found else values
-
-
-def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> Codes:
-    """Return the place of each row's label among the sorted classes; a label outside them is an error.
-
-    Rows without labels are all of the first class. The places are of the smallest type that holds them: for millions of
-    rows of few features, eight bytes each would count.
-    """
-    codes = np.zeros(n_rows, dtype=np.min_scalar_type(max(1, len(classes) - 1)))
-    if labels is None:
-        return codes
-    values = as_labels(labels, n_rows)
-    if n_rows == 0:
-        return codes
-    if values.dtype.kind != classes.dtype.kind:
-        raise InputError(
-            f"labels are {_kind(values)} (first: {values[0]!r}) but the classes are {_kind(classes)} "
-            f"(first: {classes[0]!r}); use one kind of label"
-        )
-    for rows in chunks(n_rows, LABELS_PER_CHUNK):
-        part = values[rows]
-        codes[rows] = places = np.minimum(np.searchsorted(classes, part), len(classes) - 1)
-        unseen = classes[places] != part
-        if unseen.any():
-            row = int(np.argmax(unseen))
-            raise InputError(
-                f"labels row {rows.start + row} is {part[row].item()!r}, which is not among the {len(classes)} classes "
-                f"of this fit; declare every class in the first call: partial_fit(X, y, classes=[...])"
-            )
-    return codes
-
-
 def _refuse_mixed(is_labelled: bool, is_next_labelled: bool) -> None:
     if is_labelled and not is_next_labelled:
         raise InputError("this fit has labels but these rows came without labels; pass their labels")
@@ -398,27 +352,6 @@ def _refuse_mixed(is_labelled: bool, is_next_labelled: bool) -> None:
 def _refuse_overflow(sums_of_squares: NDArray[np.float64]) -> None:
     if not np.isfinite(sums_of_squares).all():
         raise InputError("features are so large that their squares overflow float64; rescale the features")
-
-
-def _kind(labels: NDArray[Any]) -> str:
-    return "strings" if labels.dtype.kind == "U" else "whole numbers"
-
-
-def _class_names(classes: ArrayLike | None) -> NDArray[Any]:
-    if classes is None:
-        return np.zeros(1, dtype=np.int64)
-    array = np.asarray(classes)
-    names = np.unique(as_labels(array, array.size, name="classes"))
-    if len(names) == 0:
-        raise InputError("classes is empty; declare at least one class")
-    return names
-
-
-def _class_counts(codes: Codes, n_classes: int) -> NDArray[np.int64]:
-    counts = np.zeros(n_classes, dtype=np.int64)
-    for rows in chunks(len(codes), LABELS_PER_CHUNK):
-        counts += np.bincount(codes[rows], minlength=n_classes)
-    return counts
 
 
 def _class_sums(places: NDArray[Any], rows: NDArray[np.float64], n_places: int) -> NDArray[np.float64]:
