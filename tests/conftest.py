@@ -1,7 +1,9 @@
 """What every test shares: a calm hypothesis profile, the real data where it is, and small made data."""
 
 import signal
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from real_data import DATA
 
 settings.register_profile("calm", deadline=None, max_examples=40)
 settings.load_profile("calm")
+
+# The benchmark's modules are scripts beside each other: tests find them as the scripts do.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 # A shell that runs the tests in the background makes them, and the commands that they start, deaf to Ctrl-C.
 if threading.current_thread() is threading.main_thread():
