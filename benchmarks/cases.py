@@ -37,6 +37,7 @@ LEAST_ALL_PAIRS = {"512x100": 1000.0}
 # One of the passes of such a fit, over a row: beyond this it would take minutes, and one pass has to tell.
 MOST_OPERATIONS_TO_FIT_BY_SCORING = 1e9
 AT_LEAST = "at least: one of the three times that it scores its rows"
+HALF_PRECISION = "half the precision that we keep"
 MOST_MICROSECONDS_OF_ONE_ROW = {"128x10": 40.0}
 
 
@@ -51,6 +52,9 @@ def fit(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
     }
     peers = (*PEERS, *RELATED) if with_peers else ()
     samplers |= {peer.name: _fit_sampler(peer, work) for peer in peers}
+    mixture64 = f"{ScikitMixture.name}, float64"
+    if with_peers:
+        samplers[mixture64] = Stopwatch(lambda: ScikitMixture().fitter(work.features.astype(np.float64), work.labels))
     times = interleave(samplers, rounds=rounds)
     for peer in peers:
         if peer.fits_by_scoring:
@@ -60,10 +64,15 @@ def fit(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
     most = MOST_FIT_OF_PRODUCT if is_wide else None
     ratios = [
         paired_ratio(f"{OURS} / {product64}", times[OURS], times[product64], at_most=most),
-        paired_ratio(f"{OURS} / {product32}", times[OURS], times[product32], note="half the precision that we keep"),
+        paired_ratio(f"{OURS} / {product32}", times[OURS], times[product32], note=HALF_PRECISION),
     ]
+    if with_peers:
+        least = 1.0 if is_wide else None
+        ratios.append(paired_ratio(f"{mixture64} / {OURS}", times[mixture64], times[OURS], at_least=least))
     for peer in peers:
-        has_target = peer in PEERS and (is_wide or not isinstance(peer, ScikitMixture))
+        if isinstance(peer, ScikitMixture):  # as precise as the rows that it is given
+            times[peer.name] = replace(times[peer.name], note=HALF_PRECISION)
+        has_target = peer in PEERS and not isinstance(peer, ScikitMixture)
         ratios.append(_against(peer, times, at_least=1.0 if has_target else None))
     title = f"Fit of {shape.rows:,} rows, {shape}"
     return Section(f"fit-{shape.key}", title, ratios, _scaled(times, MILLISECONDS, "ms"))

@@ -23,6 +23,10 @@ QUERIES = 10_000
 #: A slow scorer gets as many rows as it takes for this many operations: some seconds of two cores.
 MOST_OPERATIONS = 1e11
 FEWEST_QUERIES = 32
+#: Rows of a fit: memory of ours does not grow with them, and a section of its own shows it.
+MOST_FITTED = 20_000
+#: A fit that scores its rows three times, of the fewest that it can take, is left out where it would take minutes.
+MOST_OPERATIONS_TO_FIT = 3e12
 #: Ours, as rows grow: the fit of this many and of more, in batches and from an array; and a long score.
 FEW_ROWS, MORE_ROWS = 10_000, (40_000, 160_000)
 GROWING = Shape(512, 100, FEW_ROWS)
@@ -51,15 +55,18 @@ def _of_shape(shape: Shape, *, with_peers: bool) -> Section:
 
 def _of_library(library: Peer, shape: Shape) -> list[Measurement]:
     """The fit and, where there is one, the score."""
-    fitted, queries = shape.rows, QUERIES
+    fitted, queries = min(shape.rows, MOST_FITTED), QUERIES
     if library.name != OURS:
         queries = max(FEWEST_QUERIES, min(QUERIES, int(MOST_OPERATIONS / _operations_of_a_row(shape))))
-    if library.fits_by_scoring:
-        fitted = min(shape.rows, queries)
+    if library.fits_by_scoring:  # of fewer rows than dimensions or classes there is no mixture
+        fitted = max(queries, 2 * max(shape.dimensions, shape.classes))
     rows = {"fit": fitted, "score": 0 if library in RELATED else queries}
     names = {verb: f"{library.name}, {verb}" for verb, n_rows in rows.items() if n_rows}
+    if library.fits_by_scoring and 3 * fitted * _operations_of_a_row(shape) > MOST_OPERATIONS_TO_FIT:
+        reason = f"not measured: a fit of {fitted:,} rows, the fewest that it can take, would take minutes"
+        return [Measurement(name, unit="MB", failure=reason) for name in names.values()]
     try:
-        found = run_job("fit_and_score", library.name, shape.key, shape.rows, fitted, rows["score"])
+        found = run_job("fit_and_score", library.name, shape.key, max(fitted, MOST_FITTED), fitted, rows["score"])
     except RuntimeError as error:
         return [Measurement(name, unit="MB", failure=str(error)) for name in names.values()]
     return [_measurement(name, [found[verb]], rows[verb]) for verb, name in names.items()]

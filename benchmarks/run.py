@@ -145,8 +145,8 @@ def _measures_of_edges(options: argparse.Namespace) -> dict[str, Callable[[], li
         return scaling.scale(rounds=rounds, is_quick=is_quick)
 
     return {
-        "guard": lambda: guarded.guard(rounds=rounds, n_images=600 if is_quick else 2000),
-        "extract": lambda: extraction.extract(rounds=rounds, n_images=400 if is_quick else 1000),
+        "guard": lambda: guarded.guard(rounds=rounds, n_images=400),
+        "extract": lambda: extraction.extract(rounds=rounds, n_images=400),
         "stream": lambda: streaming.stream(gigabytes=options.gigabytes),
         "scale": scale,
     }

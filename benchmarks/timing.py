@@ -28,6 +28,9 @@ Sampler = Callable[[], float]
 TRUSTED_SPREAD = 0.25
 # Idle BLAS and OpenMP workers spin for some 30 ms after a call and would slow down the next sampler's pool.
 SETTLE_SECONDS = 0.15
+# After that pause caches are cold and cores asleep, and calls of milliseconds would be charged with waking them: unless
+# a call is longer than this, a sample begins with one that is not timed.
+WARM_SECONDS = 0.5
 # A sample shorter than this is repeated and averaged, so that one interrupt does not decide it.
 SHORTEST_SAMPLE_SECONDS = 0.2
 # A call that takes longer is measured in this many rounds only, and one that takes far longer once.
@@ -112,19 +115,23 @@ class Stopwatch:
         self._prepare = prepare
         self._call: Callable[[], object] | None = None
         self._repeats = 1
+        self._is_long = False
         #: How many samples to take; all rounds where it is None.
         self.most_samples: int | None = None
 
     def __call__(self) -> float:
         """One sample."""
         if self._call is not None:
+            if not self._is_long:
+                self._call()
             return _seconds(self._call, repeats=self._repeats)
         self._call = self._prepare()
         warm_up = _seconds(self._call, repeats=1)
         if warm_up > SLOW_SECONDS:  # what a first call does beside its work does not weigh here
-            self.most_samples = 1 if warm_up > ENDLESS_SECONDS else SLOW_ROUNDS
+            self._is_long, self.most_samples = True, 1 if warm_up > ENDLESS_SECONDS else SLOW_ROUNDS
             return warm_up
-        self._repeats = max(1, math.ceil(SHORTEST_SAMPLE_SECONDS / _seconds(self._call, repeats=1)))
+        once = _seconds(self._call, repeats=1)
+        self._repeats, self._is_long = max(1, math.ceil(SHORTEST_SAMPLE_SECONDS / once)), once > WARM_SECONDS
         return _seconds(self._call, repeats=self._repeats)
 
     @property

@@ -39,8 +39,8 @@ SHAPES = (
     Shape(64, 10, 50_000),
     Shape(128, 100, 50_000),
     Shape(512, 100, 50_000),
-    Shape(768, 150, 30_000),
-    Shape(2048, 1000, 20_000),
+    Shape(768, 150, 50_000),
+    Shape(2048, 1000, 50_000),
 )
 #: A caller of one row is often a small model: the target is for this one.
 ONE_ROW_SHAPES = (Shape(128, 10, 50_000), *SHAPES)

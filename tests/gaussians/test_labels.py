@@ -21,6 +21,34 @@ def test_places_and_counts_are_those_of_numpy_whatever_the_runs(n_classes):
     np.testing.assert_array_equal(class_counts(codes, n_classes), counts)
 
 
+EXTREMES = np.iinfo(np.int64)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [-3, -2, -1, 0],
+        [-3, 0, 1],
+        [0, 2_000_000],
+        [EXTREMES.min, EXTREMES.max],
+        [EXTREMES.max - 1, EXTREMES.max],
+        ["a", "bb", "c"],
+    ],
+    ids=["following", "with a gap", "far apart", "extremes", "largest", "strings"],
+)
+def test_places_are_those_of_numpy_whatever_the_names(names):
+    classes = np.array(names)
+    labels = np.resize(classes[::-1], 100)
+    np.testing.assert_array_equal(distinct_labels(labels, 100), classes)
+    np.testing.assert_array_equal(encode(labels, classes, 100), np.searchsorted(classes, labels))
+
+
+@pytest.mark.parametrize("stranger", [-1, 2, EXTREMES.min, EXTREMES.max])
+def test_a_number_beside_classes_that_follow_each_other_is_refused(stranger):
+    with pytest.raises(InputError, match=f"labels row 1 is {stranger}, which is not among the 2 classes"):
+        encode(np.array([1, stranger]), np.array([0, 1]), 2)
+
+
 def test_a_label_that_no_class_has_is_named_with_its_row_in_a_later_run():
     labels = np.zeros(N_ROWS, dtype=np.int64)
     labels[LABELS_PER_CHUNK + 1] = 7

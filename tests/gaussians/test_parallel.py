@@ -1,6 +1,7 @@
 """Threads: the same numbers, the first error, and BLAS as it was."""
 
 import os
+import signal
 import threading
 import time
 import warnings
@@ -134,10 +135,28 @@ def test_others_are_waited_for_where_the_callers_own_part_fails(three_threads):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_process_has_threads_of_its_own(three_threads):
     parallel.run_in_parts(lambda part: part.stop, 9, operations=1.0)
+    assert in_a_fork(lambda: parallel.run_in_parts(lambda part: part.stop, 9, operations=1.0) == [3, 6, 9])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_process_forked_amid_the_work_has_blas_and_threads_as_before(three_threads):
+    before = blas_threads()
+
+    def is_free():
+        parts = parallel.run_in_parts(lambda part: part.stop, 9, operations=1.0)
+        return parts == [3, 6, 9] and blas_threads() == before
+
+    forked = parallel.run_in_parts(lambda part: part.start > 0 or in_a_fork(is_free), 9, operations=1.0)
+    assert forked == [True, True, True]
+    assert blas_threads() == before
+
+
+def in_a_fork(check):
+    """Return whether the check holds in a forked process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads: this is one
         child = os.fork()
     if child == 0:
-        is_right = parallel.run_in_parts(lambda part: part.stop, 9, operations=1.0) == [3, 6, 9]
-        os._exit(0 if is_right else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        signal.alarm(20)
+        os._exit(0 if check() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

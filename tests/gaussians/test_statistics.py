@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gem_ood.errors import InputError
 from gem_ood.gaussians import Accumulator, collect, fourth_moment, merge
+from gem_ood.gaussians.statistics import LONG_ROW, MIN_ROWS_PER_UPDATE
 
 
 def textbook(features, labels):
@@ -201,6 +202,49 @@ def test_a_bad_row_deep_inside_is_named_by_its_own_number():
     features[4321, 7] = -np.inf
     with pytest.raises(InputError, match="row 4321, column 7 is infinity"):
         collect(features)
+
+
+@pytest.mark.parametrize("n_classes", [3, 400])
+def test_wide_rows_in_several_parts_equal_numpy(n_classes):
+    generator = np.random.default_rng(0)
+    labels = generator.permutation(np.arange(2 * MIN_ROWS_PER_UPDATE + 3) % n_classes)
+    features = generator.normal(size=(len(labels), LONG_ROW)) + labels[:, np.newaxis]
+    statistics = collect(features, labels)
+    means = np.array([features[labels == name].mean(axis=0) for name in range(n_classes)])
+    np.testing.assert_allclose(statistics.means, means, rtol=1e-12, atol=1e-13)
+    centred = features - means[labels]
+    np.testing.assert_allclose(statistics.scatter, centred.T @ centred, atol=1e-8)
+    np.testing.assert_array_equal(statistics.scatter, statistics.scatter.T)
+
+
+@pytest.mark.parametrize("n_rows", [50, 3 * MIN_ROWS_PER_UPDATE], ids=["one chunk", "several"])
+@pytest.mark.parametrize("width", [7, LONG_ROW])
+@pytest.mark.parametrize(
+    ("value", "message"), [(np.nan, "row 41, column 2 is NaN"), (1e200, "squares overflow float64")]
+)
+def test_a_refused_batch_leaves_no_trace_in_the_first_or_a_later_one(width, n_rows, value, message):
+    features, labels = labelled_rows(0, n=n_rows, m=width)
+    broken = features.copy()
+    broken[41, 2] = value
+    accumulator = Accumulator(n_features=width, classes=range(4))
+    for _ in range(2):
+        with pytest.raises(InputError, match=message):
+            accumulator.add(broken, labels)
+        accumulator.add(features, labels)
+    twice = collect(np.concatenate([features, features]), np.concatenate([labels, labels]), classes=range(4))
+    assert_same(accumulator.statistics(), twice)
+
+
+def test_statistics_can_be_asked_for_on_the_way_and_do_not_change_afterwards():
+    features, labels = labelled_rows(0)
+    accumulator = Accumulator(n_features=6, classes=range(4))
+    accumulator.add(features[:150], labels[:150])
+    halfway = accumulator.statistics()
+    kept = halfway.scatter.copy(), halfway.means.copy()
+    accumulator.add(features[150:], labels[150:])
+    assert_same(accumulator.statistics(), collect(features, labels))
+    np.testing.assert_array_equal(halfway.scatter, kept[0])
+    np.testing.assert_array_equal(halfway.means, kept[1])
 
 
 def test_an_unseen_class_is_refused_by_row():

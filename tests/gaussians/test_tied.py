@@ -48,6 +48,11 @@ def test_the_posterior_is_bayes():
     )
 
 
+def test_the_posterior_of_a_row_infinitely_far_from_all_is_the_prior():
+    model = TiedGaussians.from_parameters([[0.0], [4.0]], [[1.0]], priors=[0.3, 0.7])
+    np.testing.assert_allclose(model.posterior([[1e300], [0.0]])[0], [0.3, 0.7])
+
+
 def test_squared_distances_are_scipys():
     model, x = gaussians(), points()
     expected = cdist(x, model.class_means, "mahalanobis", VI=np.linalg.inv(model.covariance)) ** 2

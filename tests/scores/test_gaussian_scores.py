@@ -109,6 +109,36 @@ def test_streamed_scores_equal_those_of_the_exponents(case):
     np.testing.assert_allclose(scores.gem(exponents), logsumexp(exponents, axis=1), rtol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("score", [scores.gem_scores, scores.mahalanobis_scores])
+def test_a_row_scores_alone_as_among_others(case, score, dtype):
+    gaussians, x = case
+    x = x.astype(dtype)
+    together, places = np.empty(len(x)), np.empty(len(x), dtype=np.intp)
+    together[:] = score(gaussians, x, nearest=places)
+    tolerance = {"rtol": 5e-6 if dtype == np.float32 else 1e-12, "atol": 1e-6 if dtype == np.float32 else 1e-12}
+    for n_rows in (1, 2, 4, 5):
+        nearest = np.empty(n_rows, dtype=np.intp)
+        np.testing.assert_allclose(score(gaussians, x[:n_rows], nearest=nearest), together[:n_rows], **tolerance)
+        np.testing.assert_array_equal(nearest, places[:n_rows])
+
+
+@pytest.mark.parametrize("score", [scores.gem_scores, scores.mahalanobis_scores])
+@pytest.mark.parametrize("n_rows", [1, 2, 5])
+def test_few_rows_that_are_far_or_not_finite_are_scored_or_refused_as_many_are(score, n_rows):
+    gaussians = model(64)
+    far = np.full((n_rows, 64), 1e25, dtype=np.float32)  # its squares overflow float32 but not float64
+    assert (score(gaussians, far) < -1e50).all()
+    assert (score(gaussians, np.full((n_rows, 64), 1e200)) == -np.inf).all()
+    for value, word in ((np.nan, "NaN"), (np.inf, "infinity")):
+        broken = rows(64, n=n_rows)
+        broken[-1, 3] = value
+        with pytest.raises(InputError, match=rf"features row {n_rows - 1}, column 3 is {word}"):
+            score(gaussians, broken)
+    with pytest.raises(InputError, match="features has 63 columns but the fit has 64"):
+        score(gaussians, rows(63, n=n_rows))
+
+
 def test_nothing_underflows_in_four_thousand_dimensions():
     gaussians, x = model(4096), rows(4096, n=5)
     exponents = gaussians.exponents(x)

@@ -323,7 +323,7 @@ def _collect_part(
         accumulator.add(features, labels, prepare=prepare)
     if accumulator is None:
         raise InputError("batches is empty; pass at least one batch")
-    return accumulator.statistics()
+    return accumulator.statistics(is_last=True)
 
 
 def _fourth_moment(batches: Batches, *, statistics: Statistics, prepare: Prepare | None) -> float:

@@ -118,7 +118,7 @@ def _collect_part(batches: Batches, *, classes: ArrayLike | None, prepare: Prepa
         first_row += len(features)
     if not accumulators:
         raise InputError("batches is empty; pass at least one batch")
-    return ClassStatistics(tuple(accumulators[name].statistics() for name in sorted(accumulators)))
+    return ClassStatistics(tuple(accumulators[name].statistics(is_last=True) for name in sorted(accumulators)))
 
 
 def merge_classes(first: ClassStatistics, second: ClassStatistics) -> ClassStatistics:

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cholesky, eigh
-from scipy.linalg.lapack import dtrtri
+from scipy.linalg import cholesky, eigh
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import is_share
@@ -111,17 +111,15 @@ def factorize(
         )
     scales = np.sqrt(variances[varying])
     is_whole = len(varying) == dimension
-    correlation = (covariance if is_whole else covariance[np.ix_(varying, varying)]) / scales[:, np.newaxis]
-    correlation /= scales
-    whitener = _whitener(correlation)
+    whitener = _whitener(covariance if is_whole else covariance[np.ix_(varying, varying)], scales)
     rank = whitener.shape[1]
     if rank < dimension:
         _warn_of_rank(rank, dimension, dimension - len(varying), n_rows)
-    placed = whitener / scales[:, np.newaxis]
+    whitener /= scales[:, np.newaxis]
     if not is_whole:
-        placed, of_varying = np.zeros((dimension, rank)), placed
-        placed[varying] = of_varying
-    return Factor(whitener=placed, log_determinant=_log_determinant(covariance, placed))
+        whitener, of_varying = np.zeros((dimension, rank)), whitener
+        whitener[varying] = of_varying
+    return Factor(whitener=whitener, log_determinant=_log_determinant(covariance, whitener))
 
 
 def is_diagonal(matrix: NDArray[np.float64]) -> bool:
@@ -134,18 +132,24 @@ def is_diagonal(matrix: NDArray[np.float64]) -> bool:
     return is_square and bool(np.count_nonzero(matrix) == np.count_nonzero(np.diag(matrix)))
 
 
-def _whitener(correlation: NDArray[np.float64]) -> NDArray[np.float64]:
+def _whitener(covariance: NDArray[np.float64], scales: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return W with Wᵀ R W = I on the support of the correlation matrix R."""
-    try:
-        inverse = dtrtri(cholesky(correlation, lower=True, check_finite=False), lower=1)[0]
-    except LinAlgError:
-        return _whitener_on_support(correlation)
+    # All in the memory of R: for a wide matrix, new memory costs as much time as the arithmetic.
+    lower, failed = dpotrf(_correlation(covariance, scales).T, lower=1, overwrite_a=1)
+    if not failed:
+        inverse, failed = dtrtri(lower, lower=1, overwrite_c=1)
     # The inverse of the smallest eigenvalue is at most the trace of the inverse of R: where that is moderate, the rank
     # is full beyond doubt. Where it is not, a Cholesky factor may be noise, and only the eigenvalues can tell.
     # Not by NumPy's BLAS, which would wake a second pool of threads beside SciPy's.
-    if float(np.einsum("ij,ij->", inverse, inverse)) < LARGEST_TRUSTED_TRACE:
+    if not failed and float(np.einsum("ij,ij->", inverse, inverse)) < LARGEST_TRUSTED_TRACE:
         return np.asarray(inverse.T)
-    return _whitener_on_support(correlation)
+    return _whitener_on_support(_correlation(covariance, scales))
+
+
+def _correlation(covariance: NDArray[np.float64], scales: NDArray[np.float64]) -> NDArray[np.float64]:
+    correlation = covariance / scales[:, np.newaxis]
+    correlation /= scales
+    return correlation
 
 
 def _whitener_on_support(correlation: NDArray[np.float64]) -> NDArray[np.float64]:

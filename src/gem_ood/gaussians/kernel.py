@@ -2,13 +2,14 @@
 
 Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
 ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads; few rows take
-NumPy's alone. A diagonal covariance needs no product to whiten, only a scaling.
+NumPy's alone, and one row products of a vector. A diagonal covariance needs no product to whiten, only a scaling.
 
 The logits say which class is best and by how much; its half squared distance h = ½‖z − ν_best‖² is computed from the
 difference itself, so that no large squares cancel where classes lie far from the centre. The exponents of the paper are
 f_i = ℓ_i − ℓ_best − h.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,21 @@ class Kernel:
             bytes_per_part=CHUNK_BYTES,
         )
 
+    def row(self, features: Floats) -> tuple[Floats, int, float]:
+        """Return the k logits of a single row, the place of the best class and the half squared distance to it."""
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at below
+            whitened = np.subtract(features[0], self.centre, dtype=self.centre.dtype).dot(self.whitener)
+            logits = self.whitened_means.dot(whitened)
+            logits += self.bias
+            best = int(logits.argmax())
+            whitened -= self.whitened_means[best]
+            half = 0.5 * float(whitened.dot(whitened))
+        if math.isfinite(half):
+            return logits, best, half
+        refuse_non_finite(features)
+        wide, places, halves = self._in_float64(features)
+        return wide[0], int(places[0]), float(halves[0])
+
     def _run_part(self, features: Floats, part: slice, consume: Consumer) -> None:
         dtype = self.centre.dtype
         n_classes, rank = self.whitened_means.shape
@@ -106,7 +122,11 @@ class Kernel:
 
     def _few(self, chunk: Floats) -> tuple[Floats, Places, Floats]:
         with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
-            whitened = np.subtract(chunk, self.centre, dtype=self.centre.dtype) @ self.whitener
+            centred = np.subtract(chunk, self.centre, dtype=self.centre.dtype)
+            if len(centred) <= FEW_ROWS:  # a product of matrices would first copy all of the whitener
+                whitened = np.array([row.dot(self.whitener) for row in centred])
+            else:
+                whitened = centred @ self.whitener
             logits = whitened @ self.whitened_means.T
             logits += self.bias
             best = logits.argmax(axis=1)

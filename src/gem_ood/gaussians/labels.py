@@ -35,8 +35,17 @@ def distinct_labels(labels: ArrayLike, n_rows: int) -> NDArray[Any]:
     array(['a', 'b'], dtype='<U1')
     """
     values = as_labels(labels, n_rows)
-    found = [np.unique(values[rows]) for rows in chunks(n_rows, LABELS_PER_CHUNK)]
+    found = [_distinct(values[rows]) for rows in chunks(n_rows, LABELS_PER_CHUNK)]
     return np.unique(np.concatenate(found)) if found else values
+
+
+def _distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the sorted names among these; whole numbers close to each other are counted, not compared."""
+    if values.dtype.kind == "i":
+        low, high = int(values.min()), int(values.max())
+        if high - low < len(values):
+            return np.flatnonzero(np.bincount(values - low)) + low
+    return np.unique(values)
 
 
 def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> Codes:
@@ -58,7 +67,7 @@ def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> Code
         )
     for rows in chunks(n_rows, LABELS_PER_CHUNK):
         part = values[rows]
-        codes[rows] = places = np.minimum(np.searchsorted(classes, part), len(classes) - 1)
+        codes[rows] = places = _places(part, classes)
         unseen = classes[places] != part
         if unseen.any():
             row = int(np.argmax(unseen))
@@ -67,6 +76,13 @@ def encode(labels: ArrayLike | None, classes: NDArray[Any], n_rows: int) -> Code
                 f"of this fit; declare every class in the first call: partial_fit(X, y, classes=[...])"
             )
     return codes
+
+
+def _places(values: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
+    """Return where each value stands among the sorted classes, or anywhere if it is not one of them."""
+    if classes.dtype.kind == "i" and int(classes[-1]) - int(classes[0]) == len(classes) - 1:  # 0, 1, 2, ...
+        return np.asarray(np.clip(values, classes[0], classes[-1]) - classes[0])
+    return np.minimum(np.searchsorted(classes, values), len(classes) - 1)
 
 
 def class_counts(codes: Codes, n_classes: int) -> NDArray[np.int64]:

@@ -91,6 +91,18 @@ def _blas_threads() -> int:
     return min((library.num_threads for library in _controller().lib_controllers), default=1)
 
 
+def _begin_anew() -> None:
+    """Lift the limit in a forked process: the threads that relied on it are not in it."""
+    if _limits:
+        _limits[0].restore_original_limits()
+        _limits.clear()
+    _lock.release()
+
+
+if hasattr(os, "register_at_fork"):  # nobody else holds the lock when the process is copied
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_begin_anew)
+
+
 @contextmanager
 def _one_blas_thread_each() -> Iterator[None]:
     # The limit is the process's: it is set by the first call and lifted by the last that overlap.

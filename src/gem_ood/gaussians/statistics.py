@@ -18,7 +18,7 @@ from scipy.linalg.blas import dsyrk
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, even_size, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.blas import add_rank_update
-from gem_ood.gaussians.labels import LABELS_PER_CHUNK, Codes, class_counts, class_names, distinct_labels, encode
+from gem_ood.gaussians.labels import Codes, class_counts, class_names, distinct_labels, encode
 from gem_ood.gaussians.parallel import run_in_parts
 
 __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
@@ -28,6 +28,15 @@ MIN_ROWS_PER_UPDATE = 1024
 
 #: Rows in float64 that a core's own cache holds beside the matrix: they are written, summed up and multiplied in turn.
 UPDATE_BYTES = 2 << 20
+
+#: Rows this long are summed up one by one: an addition takes longer than its start, and nothing is held meanwhile.
+LONG_ROW = 1024
+
+#: The first rows that are searched for one of each class; most often they hold one.
+FIRST_ROWS = 4096
+
+#: Square blocks of a matrix that a core's own cache holds, to copy one half onto the other.
+MIRRORED_BLOCK = 128
 
 #: Above this many classes, sums are formed for the classes that a part of the rows holds instead of for all.
 FEW_CLASSES = 256
@@ -148,7 +157,7 @@ class Accumulator:
         is_one_chunk = len(features) <= size
 
         def add_part(part: slice) -> tuple[_Places, NDArray[np.float64], NDArray[np.float64]]:
-            scatter = self._scatter if is_one_chunk else np.zeros_like(self._scatter)
+            scatter = self._scatter if is_one_chunk else np.zeros((self.n_features, self.n_features), order="F")
             return *self._part(
                 features[part], codes[part], scatter, size, first_row=part.start, prepare=prepare
             ), scatter
@@ -163,6 +172,13 @@ class Accumulator:
         # Nothing is kept unless every part is good, so a refused batch leaves no trace.
         for _, _, scatter in parts:
             _refuse_overflow(np.diag(scatter))
+        if not self._counts.any():  # nothing to add to, and memory never touched so far stays so
+            present, sums, self._scatter = parts[0]
+            if isinstance(present, slice):
+                self._sums = sums
+            else:
+                self._sums[present] = sums
+            del parts[0]
         for present, sums, scatter in parts:
             self._sums[present] += sums
             if scatter is not self._scatter:
@@ -194,7 +210,7 @@ class Accumulator:
     def _place_shifts(self, features: NDArray[Any], codes: Codes, prepare: Prepare | None) -> None:
         """Let the first row of every class without rows be its provisional mean."""
         is_missing = self._counts == 0
-        for part in chunks(len(codes), LABELS_PER_CHUNK):
+        for part in chunks(len(codes), FIRST_ROWS):
             if not is_missing.any():
                 return
             present, first = np.unique(codes[part], return_index=True)
@@ -221,10 +237,11 @@ class Accumulator:
         present: _Places = slice(None)
         place_of: NDArray[np.intp] | None = None
         if n_places > FEW_CLASSES:
-            present = found = np.flatnonzero(class_counts(codes, n_places))
-            place_of = np.empty(n_places, dtype=np.intp)
-            place_of[found] = np.arange(len(found))
-            n_places = len(found)
+            found = np.flatnonzero(class_counts(codes, n_places))
+            if len(found) < n_places:
+                present, place_of = found, np.empty(n_places, dtype=np.intp)
+                place_of[found] = np.arange(len(found))
+                n_places = len(found)
         total = np.zeros((n_places, self.n_features))
         buffer = np.empty((even_size(len(features), size), self.n_features))
         for rows in chunks(len(features), len(buffer)):
@@ -232,28 +249,33 @@ class Accumulator:
             centred = buffer[: len(chunk)]
             np.take(self._shifts, codes[rows], axis=0, out=centred, mode="clip")
             np.subtract(chunk, centred, out=centred)
-            sums = _class_sums(codes[rows] if place_of is None else place_of[codes[rows]], centred, n_places)
-            if not np.isfinite(sums).all():  # one NaN or infinity anywhere in the chunk reaches the sums
-                refuse_non_finite(features[rows], first_row=first_row + rows.start)
-            total += sums
+            _add_class_sums(codes[rows] if place_of is None else place_of[codes[rows]], centred, total)
             if scatter is self._scatter:  # what is added here stays: it must be right before it is
-                with np.errstate(over="ignore"):
-                    _refuse_overflow(np.einsum("ij,ij->j", centred, centred))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    squares = np.einsum("ij,ij->j", centred, centred)
+                if not np.isfinite(squares).all():
+                    refuse_non_finite(features[rows], first_row=first_row + rows.start)
+                    _refuse_overflow(squares)
             add_rank_update(centred, scatter)
+            if not np.isfinite(np.diag(scatter)).all():  # one NaN or infinity anywhere in the chunk reaches it
+                refuse_non_finite(features[rows], first_row=first_row + rows.start)
         return present, total
 
-    def statistics(self) -> Statistics:
-        """Return the statistics of all rows added so far; the accumulator can go on afterwards."""
+    def statistics(self, *, is_last: bool = False) -> Statistics:
+        """Return the statistics of all rows added so far; unless this `is_last`, the accumulator can go on afterwards.
+
+        What comes last is computed in the accumulator's own memory: for wide rows, new memory costs as much time.
+        """
         counts = np.maximum(self._counts, 1)[:, np.newaxis]
         scaled = self._sums / np.sqrt(counts)
-        lower = dsyrk(-1.0, scaled.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=False)
-        scatter = lower + lower.T  # the upper triangle is never written to, so only the diagonal counts twice
-        scatter.flat[:: self.n_features + 1] /= 2.0
-        _refuse_overflow(scatter)
+        scatter = _mirrored(dsyrk(-1.0, scaled.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=is_last))
+        _refuse_overflow(np.diag(scatter))
+        means = self._sums / counts
+        means += self._shifts  # zeros where a class has no rows
         return Statistics(
             classes=self.classes,
             counts=self._counts.copy(),
-            means=np.where(self._counts[:, np.newaxis] > 0, self._shifts + self._sums / counts, 0.0),
+            means=means,
             scatter=scatter,
             resolution=self._resolution,
             is_labelled=self.is_labelled,
@@ -277,7 +299,7 @@ def collect(
         classes = distinct_labels(labels, len(features))
     accumulator = Accumulator(n_features=features.shape[1], classes=classes)
     accumulator.add(features, labels, prepare=prepare)
-    return accumulator.statistics()
+    return accumulator.statistics(is_last=True)
 
 
 def merge(first: Statistics, second: Statistics) -> Statistics:
@@ -354,9 +376,25 @@ def _refuse_overflow(sums_of_squares: NDArray[np.float64]) -> None:
         raise InputError("features are so large that their squares overflow float64; rescale the features")
 
 
-def _class_sums(places: NDArray[Any], rows: NDArray[np.float64], n_places: int) -> NDArray[np.float64]:
+def _add_class_sums(places: NDArray[Any], rows: NDArray[np.float64], total: NDArray[np.float64]) -> None:
+    """Add each row to the total of its class."""
+    if rows.shape[1] >= LONG_ROW:
+        for place, row in zip(places.tolist(), rows, strict=True):
+            total[place] += row
+        return
     entries = (np.ones(len(places)), places, np.arange(len(places) + 1))
-    return np.asarray(sparse.csc_array(entries, shape=(n_places, len(places))) @ rows)
+    total += sparse.csc_array(entries, shape=(len(total), len(places))) @ rows
+
+
+def _mirrored(lower: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the symmetric matrix of this lower triangle, in Fortran order and above it anything: in its own memory."""
+    size = len(lower)
+    for start in range(0, size, MIRRORED_BLOCK):
+        stop = min(start + MIRRORED_BLOCK, size)
+        block = lower[start:stop, start:stop]
+        block[...] = np.tril(block) + np.tril(block, -1).T
+        lower[start:stop, stop:] = lower[stop:, start:stop].T
+    return lower.T  # the same numbers, in C order
 
 
 def _refuse_first(features: NDArray[Any]) -> None:

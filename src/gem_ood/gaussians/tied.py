@@ -81,10 +81,10 @@ class TiedGaussians:
         if not present.any():
             raise InputError("the fit has no rows; pass at least two")
         matrix, share = tied_covariance(statistics, covariance)
-        means = statistics.means[present]
+        means = statistics.means if present.all() else statistics.means[present]
         factor = factorize(
             matrix,
-            magnitudes=np.abs(means).max(axis=0),
+            magnitudes=np.maximum(means.max(axis=0), -means.min(axis=0)),
             resolution=statistics.resolution,
             n_rows=statistics.n_rows,
         )
@@ -233,6 +233,11 @@ class TiedGaussians:
         self.check_width(features)
         self.kernel(features.dtype).run(features, consume)
 
+    def terms_of_row(self, features: NDArray[Any]) -> tuple[Floats, int, float]:
+        """Return the logits, the best class and ½d² to it of a single row: what `linear_terms` hands over, sooner."""
+        self.check_width(features)
+        return self.kernel(features.dtype).row(features)
+
     def check_width(self, features: NDArray[Any]) -> None:
         """Raise if rows have another number of features than the fit."""
         if features.shape[1] != self.n_features:
@@ -279,8 +284,9 @@ class TiedGaussians:
         return np.asarray(np.logaddexp.reduce(joint, axis=1))
 
     def posterior(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the Bayes posterior p(class | x) (P2), n × k."""
+        """Return the Bayes posterior p(class | x) (P2), n × k; the priors, where a row is infinitely far from all."""
         joint = self.exponents(X)
+        joint[np.isneginf(joint).all(axis=1)] = 0.0
         with np.errstate(divide="ignore"):
             joint += np.log(self.priors)
         joint -= joint.max(axis=1, keepdims=True)

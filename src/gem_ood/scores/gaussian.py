@@ -12,7 +12,7 @@ from gem_ood.features import as_features
 from gem_ood.gaussians import TiedGaussians
 from gem_ood.gaussians.kernel import Floats, Places
 from gem_ood.scores.logits import energy
-from gem_ood.scores.logsumexp import log_sum_above, log_sum_exp
+from gem_ood.scores.logsumexp import log_sum_above, log_sum_above_place, log_sum_exp
 
 __all__ = [
     "gem",
@@ -88,6 +88,11 @@ def gem_scores(
     array([ 3.35406373e-04, -6.48000000e+02])
     """
     features = as_features(X)
+    if len(features) == 1:
+        values, place, half_distance = gaussians.terms_of_row(features)
+        if nearest is not None:
+            nearest[0] = place
+        return np.array([log_sum_above_place(values, place, log_weights) - half_distance])
     scores = np.empty(len(features))
 
     def keep(rows: slice, logits: Floats, best: Places, half_distances: Floats) -> None:
@@ -108,6 +113,11 @@ def mahalanobis_scores(
     array([-1.])
     """
     features = as_features(X)
+    if len(features) == 1:
+        _, place, half_distance = gaussians.terms_of_row(features)
+        if nearest is not None:
+            nearest[0] = place
+        return np.array([0.0 - 2.0 * half_distance])
     scores = np.empty(len(features))
 
     def keep(rows: slice, _: Floats, best: Places, half_distances: Floats) -> None:
