@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["busy_warning", "facts"]
+__all__ = ["busy_warning", "facts", "wait_for_quiet"]
 
 PACKAGES = (
     "gem-ood",
@@ -23,6 +24,15 @@ PACKAGES = (
 )
 # Of the cores, at the start of the run: above this, somebody else is computing.
 QUIET_LOAD = 0.25
+# What ended just now, such as the installation of the peers, is no longer in the load after so long.
+MOST_SECONDS_TO_WAIT = 120
+
+
+def wait_for_quiet() -> None:
+    """Return once the machine is quiet, or when what keeps it busy has had time enough to end."""
+    deadline = time.monotonic() + MOST_SECONDS_TO_WAIT
+    while os.getloadavg()[0] > QUIET_LOAD * (os.cpu_count() or 1) and time.monotonic() < deadline:
+        time.sleep(1.0)
 
 
 def facts() -> dict[str, str]:

@@ -46,6 +46,8 @@ def main() -> None:
     import machine
     import report
 
+    if not options.quick:
+        machine.wait_for_quiet()
     facts = machine.facts()
     sections = []
     for name, measure in _measures(options).items():
