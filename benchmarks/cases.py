@@ -71,7 +71,8 @@ def fit(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
         ratios.append(paired_ratio(f"{mixture64} / {OURS}", times[mixture64], times[OURS], at_least=least))
     for peer in peers:
         if isinstance(peer, ScikitMixture):  # as precise as the rows that it is given
-            times[peer.name] = replace(times[peer.name], note=HALF_PRECISION)
+            note = "; ".join(filter(None, [times[peer.name].note, HALF_PRECISION]))
+            times[peer.name] = replace(times[peer.name], note=note)
         has_target = peer in PEERS and not isinstance(peer, ScikitMixture)
         ratios.append(_against(peer, times, at_least=1.0 if has_target else None))
     title = f"Fit of {shape.rows:,} rows, {shape}"

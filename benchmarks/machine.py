@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,8 +31,11 @@ MOST_SECONDS_TO_WAIT = 120
 
 def wait_for_quiet() -> None:
     """Return once the machine is quiet, or when what keeps it busy has had time enough to end."""
+    most = QUIET_LOAD * (os.cpu_count() or 1)
+    if os.getloadavg()[0] > most:
+        print(f"waiting for a load of {most:.2f}, {MOST_SECONDS_TO_WAIT} s at the most", file=sys.stderr, flush=True)
     deadline = time.monotonic() + MOST_SECONDS_TO_WAIT
-    while os.getloadavg()[0] > QUIET_LOAD * (os.cpu_count() or 1) and time.monotonic() < deadline:
+    while os.getloadavg()[0] > most and time.monotonic() < deadline:
         time.sleep(1.0)
 
 

@@ -14,7 +14,7 @@ from libraries import OURS, fitting_libraries
 from memory_jobs import Peak, run_job
 from peers import ALL_PAIRS, RELATED, Peer
 from sections import Section
-from timing import Measurement
+from timing import NOT_MEASURED, Measurement
 from workloads import SHAPES, Shape
 
 __all__ = ["memory"]
@@ -25,7 +25,7 @@ MOST_OPERATIONS = 1e11
 FEWEST_QUERIES = 32
 #: Rows of a fit: memory of ours does not grow with them, and a section of its own shows it.
 MOST_FITTED = 20_000
-#: A fit that scores its rows three times, of the fewest that it can take, is left out where it would take minutes.
+#: A fit that scores its rows three times is left out where it would take minutes.
 MOST_OPERATIONS_TO_FIT = 3e12
 #: Ours, as rows grow: the fit of this many and of more, in batches and from an array; and a long score.
 FEW_ROWS, MORE_ROWS = 10_000, (40_000, 160_000)
@@ -63,7 +63,7 @@ def _of_library(library: Peer, shape: Shape) -> list[Measurement]:
     rows = {"fit": fitted, "score": 0 if library in RELATED else queries}
     names = {verb: f"{library.name}, {verb}" for verb, n_rows in rows.items() if n_rows}
     if library.fits_by_scoring and 3 * fitted * _operations_of_a_row(shape) > MOST_OPERATIONS_TO_FIT:
-        reason = f"not measured: a fit of {fitted:,} rows, the fewest that it can take, would take minutes"
+        reason = f"{NOT_MEASURED}: a fit of {fitted:,} rows would take minutes"
         return [Measurement(name, unit="MB", failure=reason) for name in names.values()]
     try:
         found = run_job("fit_and_score", library.name, shape.key, max(fitted, MOST_FITTED), fitted, rows["score"])

@@ -118,7 +118,7 @@ def _cell(rows: Sequence[Measurement], name: str) -> str:
     if row is None:
         return "–"
     if row.failure:
-        return "failed"
+        return row.verdict.lower()
     verdict = row.verdict.replace("met", "").strip()
     return " ".join(filter(None, [report.median(row), verdict]))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import machine
 from sections import Section, Table
-from timing import TRUSTED_SPREAD, Measurement
+from timing import NOT_MEASURED, TRUSTED_SPREAD, Measurement
 
 __all__ = [
     "Run",
@@ -74,10 +74,14 @@ def distrust(run: Run) -> str:
     return f"THE MACHINE WAS TOO NOISY TO TRUST THIS RUN: {found}" if found else ""
 
 
+def _why_not(row: Measurement) -> str:
+    return reason(row) if row.verdict == NOT_MEASURED else f"failed, {reason(row)}"
+
+
 def warnings(run: Run) -> list[str]:
     """Whether the run as a whole is to be trusted, then what failed, what was left out and how much is noisy."""
     found = [distrust(run)]
-    found += [f"{section.title}: {row.name} failed, {reason(row)}" for section, row in run.rows if row.failure]
+    found += [f"{section.title}: {row.name} {_why_not(row)}" for section, row in run.rows if row.failure]
     found += [f"{section.title}: {row.name}: {row.note}" for section, row in run.rows if "DISAGREES" in row.note]
     found += [f"{section.title}: skipped, {section.skipped}" for section in run.sections if section.skipped]
     noisy = [row for _, row in run.rows if not row.failure and not row.is_trusted]

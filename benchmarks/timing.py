@@ -20,10 +20,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-__all__ = ["Measurement", "RowStopwatch", "Stopwatch", "fastest", "import_seconds", "interleave", "paired_ratio"]
+__all__ = [
+    "NOT_MEASURED",
+    "Measurement",
+    "RowStopwatch",
+    "Stopwatch",
+    "fastest",
+    "import_seconds",
+    "interleave",
+    "paired_ratio",
+]
 
 Sampler = Callable[[], float]
 
+# What the reason begins with where nothing was tried, so that nothing can have failed.
+NOT_MEASURED = "not measured"
 # A wider spread than this says that the machine was busy, and that the median is not to be published.
 TRUSTED_SPREAD = 0.25
 # Idle BLAS and OpenMP workers spin for some 30 ms after a call and would slow down the next sampler's pool.
@@ -90,7 +101,7 @@ class Measurement:
     def verdict(self) -> str:
         """Met, MISSED, or nothing without a target; noise is said, since it may have decided the verdict."""
         if self.failure:
-            return "FAILED"
+            return NOT_MEASURED if self.failure.startswith(NOT_MEASURED) else "FAILED"
         noise = "" if self.is_trusted else "NOISY"
         if not self.target:
             return noise
@@ -108,7 +119,8 @@ class Stopwatch:
     """Sampler of the mean seconds of one call.
 
     ``prepare`` makes the call and is not timed: conversions to a library's own tensors belong there. It runs
-    at the first sample, as do a warm-up call and one that decides how many calls make up a sample.
+    at the first sample, as do a warm-up call and one that decides how many calls make up a sample. Later samples of
+    short calls begin with one that is not timed.
     """
 
     def __init__(self, prepare: Callable[[], Callable[[], object]]) -> None:

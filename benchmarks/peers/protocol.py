@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Features", "Labels", "Peer"]
 
-Features = NDArray[np.float32]
+Features = NDArray[np.float32] | NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 

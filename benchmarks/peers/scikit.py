@@ -1,8 +1,8 @@
 """scikit-learn's estimators of class means and a tied covariance, and PyOD's mixture, which wraps scikit-learn's.
 
 None of them has a verb for a labelled fit with one covariance that then scores rows by all classes. What comes
-closest is called, in float32, in the way that costs least. scikit-learn is imported by gem-ood anyway; PyOD is
-imported where it is used.
+closest is called, in the way that costs least; it computes in the precision of the rows. scikit-learn is imported by
+gem-ood anyway; PyOD is imported where it is used.
 """
 
 from __future__ import annotations

@@ -79,5 +79,12 @@ def test_too_many_noisy_numbers_make_the_run_suspect():
     assert report.distrust(Run(FACTS, [Section("a", "A", noisy[:1], quiet)])) == ""
 
 
+def test_what_was_not_tried_has_not_failed():
+    left_out = failed("x", failure="not measured: it would take minutes")
+    assert left_out.verdict == "not measured"
+    assert report.warnings(Run(FACTS, [Section("a", "A", [left_out])])) == ["A: x not measured: it would take minutes"]
+    assert failed("x").verdict == "FAILED"
+
+
 def test_a_long_error_is_cut():
     assert len(report.reason(failed("x", failure="word " * 200))) <= report.LONGEST_REASON

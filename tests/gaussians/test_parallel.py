@@ -157,6 +157,10 @@ def in_a_fork(check):
         warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads: this is one
         child = os.fork()
     if child == 0:
-        signal.alarm(20)
-        os._exit(0 if check() else 1)
+        code = 1
+        try:
+            signal.alarm(20)
+            code = 0 if check() else 1
+        finally:  # whatever happened, there must be no second run of the tests
+            os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

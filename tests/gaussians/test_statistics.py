@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gem_ood.errors import InputError
-from gem_ood.gaussians import Accumulator, collect, fourth_moment, merge
+from gem_ood.gaussians import Accumulator, TiedGaussians, collect, fourth_moment, merge, parallel
 from gem_ood.gaussians.statistics import LONG_ROW, MIN_ROWS_PER_UPDATE
 
 
@@ -204,8 +204,11 @@ def test_a_bad_row_deep_inside_is_named_by_its_own_number():
         collect(features)
 
 
-@pytest.mark.parametrize("n_classes", [3, 400])
-def test_wide_rows_in_several_parts_equal_numpy(n_classes):
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("n_classes", [3, 400, 1500])
+def test_wide_rows_in_several_parts_equal_numpy(n_classes, n_threads, monkeypatch):
+    monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
+    monkeypatch.setattr(parallel, "_blas_threads", lambda: n_threads)
     generator = np.random.default_rng(0)
     labels = generator.permutation(np.arange(2 * MIN_ROWS_PER_UPDATE + 3) % n_classes)
     features = generator.normal(size=(len(labels), LONG_ROW)) + labels[:, np.newaxis]
@@ -217,12 +220,13 @@ def test_wide_rows_in_several_parts_equal_numpy(n_classes):
     np.testing.assert_array_equal(statistics.scatter, statistics.scatter.T)
 
 
-@pytest.mark.parametrize("n_rows", [50, 3 * MIN_ROWS_PER_UPDATE], ids=["one chunk", "several"])
+@pytest.mark.parametrize("n_rows", [50, 3 * MIN_ROWS_PER_UPDATE], ids=["one chunk", "three"])
 @pytest.mark.parametrize("width", [7, LONG_ROW])
 @pytest.mark.parametrize(
     ("value", "message"), [(np.nan, "row 41, column 2 is NaN"), (1e200, "squares overflow float64")]
 )
-def test_a_refused_batch_leaves_no_trace_in_the_first_or_a_later_one(width, n_rows, value, message):
+def test_a_refused_batch_leaves_no_trace_in_the_first_or_a_later_one(width, n_rows, value, message, monkeypatch):
+    monkeypatch.setattr("gem_ood.gaussians.statistics.UPDATE_BYTES", 0)  # chunks of the fewest rows
     features, labels = labelled_rows(0, n=n_rows, m=width)
     broken = features.copy()
     broken[41, 2] = value
@@ -233,6 +237,43 @@ def test_a_refused_batch_leaves_no_trace_in_the_first_or_a_later_one(width, n_ro
         accumulator.add(features, labels)
     twice = collect(np.concatenate([features, features]), np.concatenate([labels, labels]), classes=range(4))
     assert_same(accumulator.statistics(), twice)
+
+
+def test_a_class_of_which_only_refused_rows_came_has_no_mean():
+    accumulator = Accumulator(n_features=1, classes=[0, 1])
+    accumulator.add([[1.0], [2.0]], [0, 0])
+    with pytest.raises(InputError, match="row 1, column 0 is NaN"):
+        accumulator.add([[1e20], [np.nan]], [1, 1])
+    assert accumulator.statistics().means.tolist() == [[1.5], [0.0]]
+    assert merge(accumulator.statistics(), collect([[3.0], [3.0]], [1, 1])).means.tolist() == [[1.5], [3.0]]
+
+
+@pytest.mark.parametrize("width", [3, LONG_ROW])
+@pytest.mark.parametrize(
+    ("values", "message"), [([np.inf, -np.inf], "row 1, column 0 is inf"), ([1.7e308, -1.7e308], "overflow")]
+)
+def test_rows_are_refused_without_a_word_of_numpy(width, values, message):
+    features = np.zeros((3, width))
+    features[1:, 0] = values
+    with pytest.raises(InputError, match=message):
+        collect(features)
+
+
+def test_squares_that_overflow_only_together_with_earlier_rows_are_refused_before_they_count():
+    accumulator = Accumulator(n_features=1)
+    large = np.array([[0.0], [1.2e154]])
+    accumulator.add(large)
+    before = accumulator.statistics()
+    with pytest.raises(InputError, match="squares overflow float64"):
+        accumulator.add(-large)
+    assert_same(accumulator.statistics(), before)
+
+
+def test_a_fit_leaves_the_statistics_of_others_as_they_are():
+    statistics = collect([[0.0], [2.0], [5.0], [9.0]], [0, 0, 1, 1])
+    gaussians = TiedGaussians.from_statistics(statistics)
+    statistics.means[0] = 7.0
+    assert gaussians.class_means.tolist() == [[1.0], [7.0]]
 
 
 def test_statistics_can_be_asked_for_on_the_way_and_do_not_change_afterwards():

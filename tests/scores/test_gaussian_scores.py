@@ -7,7 +7,7 @@ import pytest
 from scipy.special import logsumexp, softmax
 
 from gem_ood import scores
-from gem_ood.errors import InputError
+from gem_ood.errors import InputError, RankWarning
 from gem_ood.gaussians import TiedGaussians, collect
 
 
@@ -114,13 +114,30 @@ def test_streamed_scores_equal_those_of_the_exponents(case):
 def test_a_row_scores_alone_as_among_others(case, score, dtype):
     gaussians, x = case
     x = x.astype(dtype)
-    together, places = np.empty(len(x)), np.empty(len(x), dtype=np.intp)
-    together[:] = score(gaussians, x, nearest=places)
+    places = np.empty(len(x), dtype=np.intp)
+    together = score(gaussians, x, nearest=places)
     tolerance = {"rtol": 5e-6 if dtype == np.float32 else 1e-12, "atol": 1e-6 if dtype == np.float32 else 1e-12}
     for n_rows in (1, 2, 4, 5):
         nearest = np.empty(n_rows, dtype=np.intp)
         np.testing.assert_allclose(score(gaussians, x[:n_rows], nearest=nearest), together[:n_rows], **tolerance)
         np.testing.assert_array_equal(nearest, places[:n_rows])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "bool", "float16", ">f4"])
+def test_a_row_of_any_number_scores_alone_as_among_others(dtype):
+    x = np.random.default_rng(0).integers(0, 2, size=(9, 64)).astype(dtype)
+    alone = [scores.gem_scores(model(64), row[np.newaxis])[0] for row in x]
+    np.testing.assert_allclose(alone, scores.gem_scores(model(64), x), rtol=5e-6)
+
+
+def test_a_row_scores_alone_where_the_covariance_lacks_rank():
+    generator = np.random.default_rng(0)
+    narrow = generator.normal(size=(200, 5))
+    features = np.concatenate([narrow, narrow[:, :1] + narrow[:, 1:2]], axis=1)
+    with pytest.warns(RankWarning, match="rank 5 of 6"):
+        gaussians = TiedGaussians.from_statistics(collect(features, np.arange(200) % 3))
+    alone = [scores.gem_scores(gaussians, row[np.newaxis])[0] for row in features[:9]]
+    np.testing.assert_allclose(alone, scores.gem_scores(gaussians, features)[:9], rtol=1e-9)
 
 
 @pytest.mark.parametrize("score", [scores.gem_scores, scores.mahalanobis_scores])

@@ -331,7 +331,7 @@ def _collect_part(batches: Batches, *, kind: type[Detector], n_features: int) ->
         kind._check_width(features, n_features)
         accumulator.add(features)
         found |= labels_met(y, len(features))
-    return _Collected(accumulator.statistics(), found)
+    return _Collected(accumulator.statistics(is_last=True), found)
 
 
 def _joined(one: _Collected, other: _Collected) -> _Collected:

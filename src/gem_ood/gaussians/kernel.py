@@ -2,7 +2,8 @@
 
 Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
 ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads; few rows take
-NumPy's alone, and one row products of a vector. A diagonal covariance needs no product to whiten, only a scaling.
+NumPy's alone, and up to four of them products of vectors. A diagonal covariance needs no product to whiten, only a
+scaling.
 
 The logits say which class is best and by how much; its half squared distance h = ½‖z − ν_best‖² is computed from the
 difference itself, so that no large squares cancel where classes lie far from the centre. The exponents of the paper are

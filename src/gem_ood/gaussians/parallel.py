@@ -92,11 +92,17 @@ def _blas_threads() -> int:
 
 
 def _begin_anew() -> None:
-    """Lift the limit in a forked process: the threads that relied on it are not in it."""
+    """Lift the limit in a forked process: of the threads that relied on it, at most the one that forked is in it."""
+    try:
+        _lift_limit()
+    finally:
+        _lock.release()
+
+
+def _lift_limit() -> None:
     if _limits:
         _limits[0].restore_original_limits()
         _limits.clear()
-    _lock.release()
 
 
 if hasattr(os, "register_at_fork"):  # nobody else holds the lock when the process is copied
@@ -112,8 +118,7 @@ def _one_blas_thread_each() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            if len(_limits) == 1:
-                _limits[0].restore_original_limits()
-                _limits.clear()
-            else:
+            if len(_limits) > 1:
                 _limits.pop()
+            else:  # none is left where this is a process forked amid the work
+                _lift_limit()

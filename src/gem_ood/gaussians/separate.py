@@ -19,7 +19,7 @@ from gem_ood.gaussians.class_statistics import ClassStatistics
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
 from gem_ood.gaussians.kernel import Floats, Kernel, Places
 from gem_ood.gaussians.statistics import Statistics
-from gem_ood.gaussians.tied import LOG_TWO_PI, Priors, resolve_priors
+from gem_ood.gaussians.tied import LOG_TWO_PI, Priors, normalized, resolve_priors
 
 __all__ = ["ClassCovariance", "SeparateGaussians"]
 
@@ -154,13 +154,7 @@ class SeparateGaussians:
         >>> SeparateGaussians.from_statistics(collect_classes(batches)).posterior([[5.0]])
         array([[0.5, 0.5]])
         """
-        joint = self._joint(X)
-        largest = joint.max(axis=1, keepdims=True)
-        is_near = np.isfinite(largest)
-        joint = np.exp(joint - np.where(is_near, largest, 0.0))
-        joint = np.where(is_near, joint, self.priors)
-        joint /= joint.sum(axis=1, keepdims=True)
-        return joint
+        return normalized(self._joint(X), self.priors)
 
     def _joint(self, X: ArrayLike) -> NDArray[np.float64]:
         joint = self.log_densities(X)

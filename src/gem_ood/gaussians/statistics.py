@@ -32,7 +32,7 @@ UPDATE_BYTES = 2 << 20
 #: Rows this long are summed up one by one: an addition takes longer than its start, and nothing is held meanwhile.
 LONG_ROW = 1024
 
-#: The first rows that are searched for one of each class; most often they hold one.
+#: Rows are searched for the first of each class so many at a time; the first run holds all of a few dozen classes.
 FIRST_ROWS = 4096
 
 #: Square blocks of a matrix that a core's own cache holds, to copy one half onto the other.
@@ -248,14 +248,14 @@ class Accumulator:
             chunk = features[rows] if prepare is None else prepare(features[rows])
             centred = buffer[: len(chunk)]
             np.take(self._shifts, codes[rows], axis=0, out=centred, mode="clip")
-            np.subtract(chunk, centred, out=centred)
-            _add_class_sums(codes[rows] if place_of is None else place_of[codes[rows]], centred, total)
-            if scatter is self._scatter:  # what is added here stays: it must be right before it is
-                with np.errstate(over="ignore", invalid="ignore"):
-                    squares = np.einsum("ij,ij->j", centred, centred)
-                if not np.isfinite(squares).all():
-                    refuse_non_finite(features[rows], first_row=first_row + rows.start)
-                    _refuse_overflow(squares)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at below
+                np.subtract(chunk, centred, out=centred)
+                _add_class_sums(codes[rows] if place_of is None else place_of[codes[rows]], centred, total)
+                if scatter is self._scatter:  # what is added here stays: it must be right before it is
+                    squares = np.einsum("ij,ij->j", centred, centred) + np.diag(scatter)
+                    if not np.isfinite(squares).all():
+                        refuse_non_finite(features[rows], first_row=first_row + rows.start)
+                        _refuse_overflow(squares)
             add_rank_update(centred, scatter)
             if not np.isfinite(np.diag(scatter)).all():  # one NaN or infinity anywhere in the chunk reaches it
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
@@ -271,7 +271,8 @@ class Accumulator:
         scatter = _mirrored(dsyrk(-1.0, scaled.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=is_last))
         _refuse_overflow(np.diag(scatter))
         means = self._sums / counts
-        means += self._shifts  # zeros where a class has no rows
+        means += self._shifts
+        means[self._counts == 0] = 0.0  # a refused batch may have left a shift there
         return Statistics(
             classes=self.classes,
             counts=self._counts.copy(),

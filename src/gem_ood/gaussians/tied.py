@@ -81,7 +81,7 @@ class TiedGaussians:
         if not present.any():
             raise InputError("the fit has no rows; pass at least two")
         matrix, share = tied_covariance(statistics, covariance)
-        means = statistics.means if present.all() else statistics.means[present]
+        means = statistics.means[present]
         factor = factorize(
             matrix,
             magnitudes=np.maximum(means.max(axis=0), -means.min(axis=0)),
@@ -286,13 +286,9 @@ class TiedGaussians:
     def posterior(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the Bayes posterior p(class | x) (P2), n × k; the priors, where a row is infinitely far from all."""
         joint = self.exponents(X)
-        joint[np.isneginf(joint).all(axis=1)] = 0.0
         with np.errstate(divide="ignore"):
             joint += np.log(self.priors)
-        joint -= joint.max(axis=1, keepdims=True)
-        np.exp(joint, out=joint)
-        joint /= joint.sum(axis=1, keepdims=True)
-        return joint
+        return normalized(joint, self.priors)
 
     def linear_head(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return weight (k × m) and bias (k,) of the logits f'_i(x) = μ_iᵀΣ⁻¹x − ½ μ_iᵀΣ⁻¹μ_i (P6)."""
@@ -314,6 +310,16 @@ class TiedGaussians:
         rows = generator.standard_normal((n, self.rank)) @ colouring
         rows += self.class_means[codes]
         return rows, self.classes[codes]
+
+
+def normalized(joint: NDArray[np.float64], priors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the shares of each row's classes from their logs up to a constant; the priors, where all are log 0."""
+    largest = joint.max(axis=1, keepdims=True)
+    is_near = np.isfinite(largest)
+    shares = np.exp(joint - np.where(is_near, largest, 0.0))
+    shares = np.where(is_near, shares, priors)
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
 
 
 def resolve_priors(priors: Priors, statistics: Statistics) -> NDArray[np.float64]:

@@ -80,9 +80,9 @@ def _sums_of_exponentials(values: NDArray[Any]) -> NDArray[Any]:
     """
     n_rows, n_values = values.shape
     if values.size > FEW_VALUES:
-        counts = values > NEGLIGIBLE
-        if np.count_nonzero(counts) <= MOST_THAT_COUNT * values.size:
-            places = np.flatnonzero(counts)
+        is_counted = values > NEGLIGIBLE
+        if np.count_nonzero(is_counted) <= MOST_THAT_COUNT * values.size:
+            places = np.flatnonzero(is_counted)
             return np.bincount(places // n_values, weights=np.exp(values.take(places)), minlength=n_rows)
     np.maximum(values, NEGLIGIBLE, out=values)
     return row_sums(np.exp(values, out=values))

@@ -245,7 +245,7 @@ def _gather_ood(
             accumulator.add((prepared - gaussians.centre) @ gaussians.factor.whitener)
     if not scores:
         raise InputError("ood holds no rows; pass at least one out-of-distribution row")
-    statistics = accumulator.statistics()
+    statistics = accumulator.statistics(is_last=True)
     covariance = statistics.scatter / max(1, statistics.n_rows - 1)
     has_spread = varies and float(np.trace(covariance)) > 0.0
     return np.concatenate(scores), statistics.means[0], covariance if has_spread else None
