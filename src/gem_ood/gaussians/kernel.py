@@ -25,9 +25,11 @@ from gem_ood.gaussians.parallel import run_in_parts
 
 __all__ = ["Consumer", "Floats", "Kernel", "Places"]
 
-#: Products of so few operations, and those of so few rows, are too short for threads and buffers; NumPy's are quickest.
-FEW_OPERATIONS = 1e6
-FEW_ROWS = 4
+#: Products of so few rows are too short for threads of our own; NumPy's are quickest.
+FEW_ROWS = 256
+
+#: So few are multiplied one by one: a product of matrices would first copy all of the whitener.
+FEWEST_ROWS = 4
 
 #: What a number read or written beside the products costs, in floating-point operations that products do meanwhile.
 OPERATIONS_PER_NUMBER = 64
@@ -76,7 +78,7 @@ class Kernel:
         Long inputs are cut among threads, so `consume` must only write to the slice it is given.
         """
         (n_rows, m), n_classes = features.shape, len(self.whitened_means)
-        if n_rows <= FEW_ROWS or n_rows * m * (m + n_classes) <= FEW_OPERATIONS:
+        if n_rows <= FEW_ROWS:
             self._hand_over(features, slice(0, n_rows), self._few(features), consume)
             return
         products = m * ((m if self.scales is None else 1) + 2 * n_classes)
@@ -124,7 +126,7 @@ class Kernel:
     def _few(self, chunk: Floats) -> tuple[Floats, Places, Floats]:
         with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
             centred = np.subtract(chunk, self.centre, dtype=self.centre.dtype)
-            if len(centred) <= FEW_ROWS:  # a product of matrices would first copy all of the whitener
+            if len(centred) <= FEWEST_ROWS:
                 whitened = np.array([row.dot(self.whitener) for row in centred])
             else:
                 whitened = centred @ self.whitener
