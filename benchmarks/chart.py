@@ -43,6 +43,8 @@ DODGE = 0.09
 BAR_STEP = 0.21
 #: How the name of a share ends.
 LIMIT = ", fraction of the limit"
+#: Room for names is taken from the lines.
+SHORTER = {"tied GaussianMixture": "mixture", "LinearDiscriminantAnalysis": "LDA"}
 #: Of the height of a panel, between two names.
 NAME_STEP = 0.075
 
@@ -156,7 +158,9 @@ def apart(wanted: dict[str, float], *, step: float) -> dict[str, float]:
 
 
 def _short(name: str) -> str:
-    """A name without its version."""
+    """A name without its version, its longest words shortened."""
+    for long, short in SHORTER.items():
+        name = name.replace(long, short)
     return re.sub(r" \d+(\.\d+)+", "", name)
 
 
