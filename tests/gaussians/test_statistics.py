@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gem_ood.errors import InputError
 from gem_ood.gaussians import Accumulator, TiedGaussians, collect, fourth_moment, merge, parallel
-from gem_ood.gaussians.statistics import LONG_ROW, MIN_ROWS_PER_UPDATE
+from gem_ood.gaussians.labels import LONG_ROW
+from gem_ood.gaussians.statistics import MIN_ROWS_PER_UPDATE
 
 
 def textbook(features, labels):

@@ -1,17 +1,21 @@
-"""Labels: names of classes become places among the sorted classes, a run of rows at a time."""
+"""Labels: names of classes become places among the sorted classes, by which rows are counted and summed up."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_labels, chunks
 
-__all__ = ["LABELS_PER_CHUNK", "Codes", "class_counts", "class_names", "distinct_labels", "encode"]
+__all__ = ["LABELS_PER_CHUNK", "Codes", "add_class_sums", "class_counts", "class_names", "distinct_labels", "encode"]
 
 #: Labels are looked up this many at a time, so that what is held meanwhile does not grow with the rows.
 LABELS_PER_CHUNK = 1 << 16
+
+#: Rows this long are summed up one by one: an addition takes longer than its start, and nothing is held meanwhile.
+LONG_ROW = 1024
 
 #: The place of each row's class.
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -95,6 +99,16 @@ def class_counts(codes: Codes, n_classes: int) -> NDArray[np.int64]:
     for rows in chunks(len(codes), LABELS_PER_CHUNK):
         counts += np.bincount(codes[rows], minlength=n_classes)
     return counts
+
+
+def add_class_sums(places: NDArray[Any], rows: NDArray[np.float64], total: NDArray[np.float64]) -> None:
+    """Add each row to the total of its class."""
+    if rows.shape[1] >= LONG_ROW:
+        for place, row in zip(places.tolist(), rows, strict=True):
+            total[place] += row
+        return
+    entries = (np.ones(len(places)), places, np.arange(len(places) + 1))
+    total += sparse.csc_array(entries, shape=(len(total), len(places))) @ rows
 
 
 def _kind(labels: NDArray[Any]) -> str:

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 from scipy.linalg.blas import dsyrk
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, even_size, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.blas import add_rank_update
-from gem_ood.gaussians.labels import Codes, class_counts, class_names, distinct_labels, encode
+from gem_ood.gaussians.labels import Codes, add_class_sums, class_counts, class_names, distinct_labels, encode
 from gem_ood.gaussians.parallel import run_in_parts
 
 __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
@@ -28,9 +27,6 @@ MIN_ROWS_PER_UPDATE = 1024
 
 #: Rows in float64 that a core's own cache holds beside the matrix: they are written, summed up and multiplied in turn.
 UPDATE_BYTES = 2 << 20
-
-#: Rows this long are summed up one by one: an addition takes longer than its start, and nothing is held meanwhile.
-LONG_ROW = 1024
 
 #: Rows are searched for the first of each class so many at a time; the first run holds all of a few dozen classes.
 FIRST_ROWS = 4096
@@ -250,7 +246,7 @@ class Accumulator:
             np.take(self._shifts, codes[rows], axis=0, out=centred, mode="clip")
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at below
                 np.subtract(chunk, centred, out=centred)
-                _add_class_sums(codes[rows] if place_of is None else place_of[codes[rows]], centred, total)
+                add_class_sums(codes[rows] if place_of is None else place_of[codes[rows]], centred, total)
                 if scatter is self._scatter:  # what is added here stays: it must be right before it is
                     squares = np.einsum("ij,ij->j", centred, centred) + np.diag(scatter)
                     if not np.isfinite(squares).all():
@@ -375,16 +371,6 @@ def _refuse_mixed(is_labelled: bool, is_next_labelled: bool) -> None:
 def _refuse_overflow(sums_of_squares: NDArray[np.float64]) -> None:
     if not np.isfinite(sums_of_squares).all():
         raise InputError("features are so large that their squares overflow float64; rescale the features")
-
-
-def _add_class_sums(places: NDArray[Any], rows: NDArray[np.float64], total: NDArray[np.float64]) -> None:
-    """Add each row to the total of its class."""
-    if rows.shape[1] >= LONG_ROW:
-        for place, row in zip(places.tolist(), rows, strict=True):
-            total[place] += row
-        return
-    entries = (np.ones(len(places)), places, np.arange(len(places) + 1))
-    total += sparse.csc_array(entries, shape=(len(total), len(places))) @ rows
 
 
 def _mirrored(lower: NDArray[np.float64]) -> NDArray[np.float64]:
