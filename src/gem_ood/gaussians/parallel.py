@@ -7,7 +7,7 @@ instead of at every product: on a busy machine each such meeting costs a turn of
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -56,7 +56,8 @@ def run_in_parts(
             others.extend(_pool(os.getpid()).submit(work, part) for part in parts[1:])
             own = work(parts[0])
         finally:
-            wait(others)  # they write to the caller's arrays
+            for other in others:  # they write to the caller's arrays
+                other.exception()  # sooner than `concurrent.futures.wait`, and it raises nothing
         return [own, *(other.result() for other in others)]
 
 
