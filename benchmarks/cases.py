@@ -84,10 +84,11 @@ def score(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
     work = workload(shape)
     rows = len(work.queries)
     precision = working_precision(work.detector)
-    product = f"product of 2048^3, {precision}"
+    product, bare = f"product of 2048^3, {precision}", "NumPy (X @ W) @ M.T"
     samplers: dict[str, Sampler] = {
         OURS: Stopwatch(lambda: lambda: work.detector.score_samples(work.queries)),
         product: Stopwatch(partial(square_product, precision)),
+        bare: Stopwatch(lambda: _bare_products(work, precision)),
     }
     peers = PEERS if with_peers else ()
     for peer in (*peers, *RELATED[:1]) if with_peers else ():
@@ -105,7 +106,8 @@ def score(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
         factor=rows * (m**2 + 2 * m * k) / square_product_operations(),
         at_least=LEAST_FRACTION_OF_PRODUCT_RATE if m >= MANY_FEATURES else None,
     )
-    ratios = [fraction, *_peer_ratios(peers, times, at_least=LEAST_SCORE.get(shape.key))]
+    beside_bare = paired_ratio(f"{OURS} / {bare}", times[OURS], times[bare], note="the products alone")
+    ratios = [fraction, beside_bare, *_peer_ratios(peers, times, at_least=LEAST_SCORE.get(shape.key))]
     ratios += [_against(peer, times) for peer in RELATED if peer.name in times]
     measurements = [_with_agreement(work, time) for time in _scaled(times, MILLISECONDS, "ms")]
     return Section(f"score-{shape.key}", f"Score of {rows:,} rows, {shape}", ratios, measurements)
@@ -163,6 +165,14 @@ def all_pairs(shape: Shape) -> Section:
 
 def _own_product(features: np.ndarray) -> Callable[[], np.ndarray]:
     return lambda: features.T @ features
+
+
+def _bare_products(work: Workload, precision: str) -> Callable[[], np.ndarray]:
+    """Whitening and the product with the class means, as one would write them, without checks, distances or scores."""
+    gaussians = work.detector.gaussians_
+    given = (work.queries, gaussians.factor.whitener, gaussians.whitened_means)
+    rows, whitener, means = (array.astype(precision, copy=False) for array in given)
+    return lambda: (rows @ whitener) @ means.T
 
 
 def _fit_sampler(peer: Peer, work: Workload) -> Sampler:
