@@ -23,7 +23,7 @@ from gem_ood.gaussians.parallel import run_in_parts
 __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
 
 #: The rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
-MIN_ROWS_PER_UPDATE = 2048
+MIN_ROWS_PER_UPDATE = 1024
 
 #: Rows in float64 that a core's own cache holds beside the matrix: they are written, summed up and multiplied in turn.
 UPDATE_BYTES = 2 << 20
