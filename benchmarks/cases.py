@@ -12,7 +12,7 @@ import numpy as np
 from gem_ood import GEM
 from limits import square_product, square_product_operations, working_precision
 from peers import ALL_PAIRS, PEERS, RELATED, Features, Peer
-from peers.scikit import ScikitMixture
+from peers.scikit import ScikitCovariance, ScikitMixture
 from sections import Section
 from timing import FEWEST_ROWS, Measurement, RowStopwatch, Sampler, Stopwatch, fastest, interleave, paired_ratio
 from workloads import Shape, Workload, workload
@@ -91,7 +91,7 @@ def score(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
         bare: Stopwatch(lambda: _bare_products(work, precision)),
     }
     peers = PEERS if with_peers else ()
-    for peer in (*peers, *RELATED[:1]) if with_peers else ():
+    for peer in (*PEERS, ScikitCovariance()) if with_peers else ():
         samplers[peer.name] = RowStopwatch(partial(_score_rows, work, peer), rows)
     times = interleave(samplers, rounds=rounds)
     for peer in (*PEERS, *RELATED):
@@ -106,7 +106,7 @@ def score(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
         factor=rows * (m**2 + 2 * m * k) / square_product_operations(),
         at_least=LEAST_FRACTION_OF_PRODUCT_RATE if m >= MANY_FEATURES else None,
     )
-    beside_bare = paired_ratio(f"{OURS} / {bare}", times[OURS], times[bare], note="the products alone")
+    beside_bare = paired_ratio(f"{OURS} / {bare}", times[OURS], times[bare], note="the products alone, W in full")
     ratios = [fraction, beside_bare, *_peer_ratios(peers, times, at_least=LEAST_SCORE.get(shape.key))]
     ratios += [_against(peer, times) for peer in RELATED if peer.name in times]
     measurements = [_with_agreement(work, time) for time in _scaled(times, MILLISECONDS, "ms")]
@@ -168,7 +168,7 @@ def _own_product(features: np.ndarray) -> Callable[[], np.ndarray]:
 
 
 def _bare_products(work: Workload, precision: str) -> Callable[[], np.ndarray]:
-    """Whitening and the product with the class means, as one would write them, without checks, distances or scores."""
+    """Whitening and the product with the class means, as one writes them: no centre, checks, distances, scores."""
     gaussians = work.detector.gaussians_
     given = (work.queries, gaussians.factor.whitener, gaussians.whitened_means)
     rows, whitener, means = (array.astype(precision, copy=False) for array in given)

@@ -112,19 +112,31 @@ def against_peers(run: Run, name: str, *, doing: str) -> str:
 
 
 def _lead(sections: Sequence[Section], measured: Sequence[tuple[Section, Measurement]], doing: str) -> str:
-    """The first sentence: at how many shapes gem-ood is ahead of the fastest peer, and how far."""
-    fastest = {
-        section.key: min(ratio.median for of, ratio in measured if of is section)
+    """The first sentence: at how many shapes gem-ood is ahead of the fastest peer, and how far.
+
+    Where the quartiles lie on both sides of 1, rounds disagree about who is ahead, and nobody is.
+    """
+    fastest = [
+        _fastest(section, [ratio for of, ratio in measured if of is section])
         for section in sections
         if any(of is section for of, _ in measured)
-    }
+    ]
     if not fastest:
         return "No peer was measured here."
-    ahead = sum(lead >= 1.0 for lead in fastest.values())
-    least, most = min(fastest.values()), max(fastest.values())
+    ahead = sum(ratio.quartiles[0] > 1.0 for ratio in fastest)
+    even = sum(ratio.quartiles[0] <= 1.0 <= ratio.quartiles[1] for ratio in fastest)
+    medians = [ratio.median for ratio in fastest]
+    least, most = min(medians), max(medians)
     how_far = f"{_times(least)} as long" if least == most else f"{_times(least)} to {_times(most)} as long"
     where = f" at {ahead} of {len(fastest)} shapes" if len(fastest) > 1 else "" if ahead else " at no shape"
-    return f"gem-ood {doing} ahead of every peer that ran{where}: the fastest of them takes {how_far}."
+    beside = f", about even with the fastest at {even}" if even else ""
+    return f"gem-ood {doing} ahead of every peer that ran{where}{beside}: the fastest of them takes {how_far}."
+
+
+def _fastest(section: Section, ratios: Sequence[Measurement]) -> Measurement:
+    """The ratio to the quickest peer of each round where the section has one, else to the quickest by its median."""
+    of_rounds = (ratio for ratio in section.ratios if ratio.name.startswith(FASTEST) and not ratio.failure)
+    return next(of_rounds, None) or min(ratios, key=lambda ratio: ratio.median)
 
 
 def _listing(word: str, pairs: Sequence[tuple[Section, Measurement]], describe: Callable[..., str]) -> list[str]:
@@ -152,15 +164,18 @@ def shares(run: Run, name: str) -> str:
     measured = [(section, row) for section, row in rows if not row.failure]
     sentences = []
     for operation in dict.fromkeys(row.name for _, row in measured):
-        of = sorted(((row.median, section.key, section) for section, row in measured if row.name == operation))
+        of = sorted(
+            ((section, row) for section, row in measured if row.name == operation), key=lambda pair: pair[1].median
+        )
         least, most = of[0], of[-1]
         where = f"{_share(*least)} to {_share(*most)}" if len(of) > 1 else _share(*least)
         sentences.append(f"- {operation}: {where}")
     return "\n".join(sentences) or "No share of the limit was measured."
 
 
-def _share(value: float, key: str, section: Section) -> str:
-    return f"{number(value)} at {shape_in_words(section)}"
+def _share(section: Section, row: Measurement) -> str:
+    noise = "" if row.is_trusted else " (NOISY)"
+    return f"{number(row.median)}{noise} at {shape_in_words(section)}"
 
 
 # Targets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +12,7 @@ from pathlib import Path
 
 __all__ = ["busy_warning", "facts", "wait_for_quiet"]
 
+ROOT = Path(__file__).parents[1]
 PACKAGES = (
     "gem-ood",
     "numpy",
@@ -56,6 +58,7 @@ def facts() -> dict[str, str]:
         "threads": os.environ["OMP_NUM_THREADS"],
         "load at start": f"{load:.2f}",
         "system": f"{platform.system()}, Python {platform.python_version()}",
+        "source": _source(),
         "packages": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
         "thread pools": ", ".join(pools),
     }
@@ -76,6 +79,18 @@ def _cpu_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _source() -> str:
+    """The git tree of what is measured, which `git rev-parse HEAD:src` names whatever else has changed since."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return f"git tree {git('rev-parse', 'HEAD:src')[:12]}" + (", changed" if git("status", "-s", "src") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "not in a git repository"
 
 
 def _version(package: str) -> str:

@@ -37,6 +37,9 @@ All that `make bench-record` measured in one run. [Compared with other libraries
 `benchmarks/README.md` how each number is taken.
 """
 
+#: What a note may say against a number of a single sample, which has no spread: the mark in a cell and its sign.
+NOTED_MARKS = {"once": "measured once", "NOISY": "NOISY"}
+
 _PLACEHOLDER = re.compile(r"\{\{(\w+)(?: ([^:}]+))?(?:: ([^}]+))?\}\}")
 
 
@@ -120,7 +123,8 @@ def _cell(rows: Sequence[Measurement], name: str) -> str:
     if row.failure:
         return row.verdict.lower()
     verdict = row.verdict.replace("met", "").strip()
-    return " ".join(filter(None, [report.median(row), verdict]))
+    marks = [mark for mark, sign in NOTED_MARKS.items() if sign in row.note]
+    return " ".join(filter(None, [report.median(row), verdict, *marks]))
 
 
 def _grid(run: Run, key: str, words: str) -> str:

@@ -5,6 +5,7 @@ import findings
 import page
 from report import Run
 from sections import Section
+from timing import Measurement
 
 
 def filled(template, run=None):
@@ -46,6 +47,19 @@ def test_a_ratio_that_spreads_is_said_to():
 def test_losing_at_the_only_shape_is_no_lead():
     run = Run(FACTS, shaped("fit", [(0.5, 0.9)], shapes=[(64, 10)]))
     assert filled("{{findings fit: fits}}", run).startswith("gem-ood fits ahead of every peer that ran at no shape:")
+
+
+def test_rounds_that_disagree_put_nobody_ahead():
+    run = Run(FACTS, shaped("fit", [(1.01, 2.0), (1.5, 2.0), (0.99, 2.0)]))
+    assert filled("{{findings fit: fits}}", run).startswith(
+        "gem-ood fits ahead of every peer that ran at 1 of 3 shapes, about even with the fastest at 2: the fastest"
+    )
+
+
+def test_the_fastest_of_each_round_says_how_far():
+    ratios = [row("fastest peer / gem-ood", 2.9), row("oodeel 0.4.0 / gem-ood", 3.0)]
+    found = filled("{{findings score: scores}}", Run(FACTS, [Section("score-64x10", "Score", ratios)]))
+    assert found.endswith("takes 2.9 x as long.")
 
 
 def test_a_peer_that_computes_something_else_is_left_out_of_who_is_ahead():
@@ -91,6 +105,14 @@ def test_measurements_of_a_library_and_an_axis_make_a_grid():
     ]
 
 
+@pytest.mark.parametrize(
+    ("note", "cell"), [("by 256 rows; measured once", "3 x once"), ("NOISY ± 0.31, m = 64", "3 x NOISY"), ("", "3 x")]
+)
+def test_what_a_note_says_against_a_single_sample_stands_beside_it(note, cell):
+    section = Section("fit-64x10", "Fit", [Measurement("oodeel 0.4.0 / gem-ood", (3.0,), "x", note=note)])
+    assert filled("{{ratios fit}}", Run(FACTS, [section])).endswith(f"| oodeel 0.4.0 / gem-ood | {cell} |")
+
+
 def test_findings_in_words_stand_as_they_are():
     assert filled("{{words robustness}}").endswith("| a class without rows | scores | error: &lt;shape> |")
 
@@ -103,6 +125,10 @@ def test_shares_of_the_limit_go_from_the_least_to_the_most():
     assert "- fit, fraction of the limit: 0.5 at 64 features, 10 classes to 0.7 at 2,048 features" in filled(
         "{{shares limit}}"
     )
+
+
+def test_a_noisy_share_of_the_limit_is_said_to_be():
+    assert "- one row, fraction of the limit: 0.02 (NOISY) at 64 features" in filled("{{shares limit}}")
 
 
 def test_a_section_that_was_skipped_says_why():

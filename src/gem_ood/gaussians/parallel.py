@@ -19,13 +19,13 @@ __all__ = ["available_cores", "run_in_parts"]
 
 Result = TypeVar("Result")
 
-#: Below this many floating-point operations, starting threads costs more than it saves.
+#: Below this many floating-point operations, handing parts to threads costs more than it saves.
 MIN_OPERATIONS = 5e7
 
 #: All parts of one call together hold no more than this many bytes of working memory, unless one alone does.
 LARGEST_MEMORY = 48 << 20
 
-#: More than machines without so many cores are asked for; a thread is started only when it is needed.
+#: Room for a BLAS that is told to use more threads than there are cores; a thread is started only when it is needed.
 MOST_THREADS = 64
 WORKER = "gem-ood-part"
 
@@ -57,7 +57,7 @@ def run_in_parts(
             own = work(parts[0])
         finally:
             for other in others:  # they write to the caller's arrays
-                other.exception()  # sooner than `concurrent.futures.wait`, and it raises nothing
+                other.exception()  # waits and raises nothing; `futures.wait` would put a waiter on each first
         return [own, *(other.result() for other in others)]
 
 
