@@ -24,7 +24,7 @@ from timing import Measurement
 __all__ = ["draw", "write"]
 
 #: Families of sections and the titles of their panels.
-PANELS = {"fit": "Fit", "score": "Score of 10,000 rows", "batches": "Score in batches of 200", "one-row": "One row"}
+PANELS = {"fit": "Fit", "score": "Score, 10,000 rows", "batches": "Score, 200 at a time", "one-row": "One row"}
 LOOKS = (
     (style.BLUE, "o"),
     (style.VERMILION, "s"),
