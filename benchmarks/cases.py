@@ -1,4 +1,4 @@
-"""What every library does with features, shape by shape: fit, score, batches, one row; ratios first, times after."""
+"""What every library does with a workload: fit, score, batches, one row; ratios first, times after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peers import ALL_PAIRS, PEERS, RELATED, Features, Peer
 from peers.scikit import ScikitCovariance, ScikitMixture
 from sections import Section
 from timing import FEWEST_ROWS, Measurement, RowStopwatch, Sampler, Stopwatch, fastest, interleave, paired_ratio
-from workloads import Shape, Workload, workload
+from workloads import Workload
 
 __all__ = ["all_pairs", "batches", "fit", "one_row", "score"]
 
@@ -30,7 +30,7 @@ LEAST_AGREEMENT = 0.999
 MANY_FEATURES = 512
 MOST_FIT_OF_PRODUCT = 1.5
 LEAST_FRACTION_OF_PRODUCT_RATE = 0.8
-#: How many times as fast as the fastest peer, by the key of the shape.
+#: How many times as fast as the fastest peer, by the key of the workload: of plain rows, which no other kind's key is.
 LEAST_SCORE = {"64x10": 10.0, "128x100": 50.0, "512x100": 100.0}
 LEAST_BATCHES = {"64x10": 10.0, "128x100": 30.0, "512x100": 30.0}
 LEAST_ALL_PAIRS = {"512x100": 1000.0}
@@ -41,9 +41,8 @@ HALF_PRECISION = "half the precision that we keep"
 MOST_MICROSECONDS_OF_ONE_ROW = {"128x10": 40.0}
 
 
-def fit(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
+def fit(work: Workload, *, rounds: int, with_peers: bool) -> Section:
     """How long a fit takes against the one product that no fit can do without, and against the peers."""
-    work = workload(shape)
     product64, product32 = "NumPy X.T @ X, float64", "NumPy X.T @ X, float32"
     samplers: dict[str, Sampler] = {
         OURS: Stopwatch(lambda: lambda: GEM().fit(work.features, work.labels)),
@@ -58,9 +57,9 @@ def fit(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
     times = interleave(samplers, rounds=rounds)
     for peer in peers:
         if peer.fits_by_scoring:
-            times[peer.name] = times[peer.name].scaled(shape.rows, "s")
+            times[peer.name] = times[peer.name].scaled(work.shape.rows, "s")
 
-    is_wide = shape.dimensions >= MANY_FEATURES
+    is_wide = _has_wide_targets(work)
     most = MOST_FIT_OF_PRODUCT if is_wide else None
     ratios = [
         paired_ratio(f"{OURS} / {product64}", times[OURS], times[product64], at_most=most),
@@ -73,15 +72,14 @@ def fit(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
         if isinstance(peer, ScikitMixture):  # as precise as the rows that it is given
             note = "; ".join(filter(None, [times[peer.name].note, HALF_PRECISION]))
             times[peer.name] = replace(times[peer.name], note=note)
-        has_target = peer in PEERS and not isinstance(peer, ScikitMixture)
+        has_target = peer in PEERS and not isinstance(peer, ScikitMixture) and not work.kind
         ratios.append(_against(peer, times, at_least=1.0 if has_target else None))
-    title = f"Fit of {shape.rows:,} rows, {shape}"
-    return Section(f"fit-{shape.key}", title, ratios, _scaled(times, MILLISECONDS, "ms"))
+    title = f"Fit of {work.shape.rows:,} rows, {work}"
+    return Section(f"fit-{work.key}", title, ratios, _scaled(times, MILLISECONDS, "ms"))
 
 
-def score(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
+def score(work: Workload, *, rounds: int, with_peers: bool) -> Section:
     """How close scoring comes to the machine's matrix-product rate, and how far ahead of the peers it is."""
-    work = workload(shape)
     rows = len(work.queries)
     precision = working_precision(work.detector)
     product, bare = f"product of 2048^3, {precision}", "NumPy (X @ W) @ M.T"
@@ -98,24 +96,23 @@ def score(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
         if peer.name in times:
             times[peer.name] = times[peer.name].scaled(rows, "s")
 
-    m, k = shape.dimensions, shape.classes
+    m, k = work.shape.dimensions, work.shape.classes
     fraction = paired_ratio(
         f"{OURS}, fraction of the {precision} product rate",
         times[product],
         times[OURS],
         factor=rows * (m**2 + 2 * m * k) / square_product_operations(),
-        at_least=LEAST_FRACTION_OF_PRODUCT_RATE if m >= MANY_FEATURES else None,
+        at_least=LEAST_FRACTION_OF_PRODUCT_RATE if _has_wide_targets(work) else None,
     )
     beside_bare = paired_ratio(f"{OURS} / {bare}", times[OURS], times[bare], note="the products alone, W in full")
-    ratios = [fraction, beside_bare, *_peer_ratios(peers, times, at_least=LEAST_SCORE.get(shape.key))]
+    ratios = [fraction, beside_bare, *_peer_ratios(peers, times, at_least=LEAST_SCORE.get(work.key))]
     ratios += [_against(peer, times) for peer in RELATED if peer.name in times]
     measurements = [_with_agreement(work, time) for time in _scaled(times, MILLISECONDS, "ms")]
-    return Section(f"score-{shape.key}", f"Score of {rows:,} rows, {shape}", ratios, measurements)
+    return Section(f"score-{work.key}", f"Score of {rows:,} rows, {work}", ratios, measurements)
 
 
-def batches(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
+def batches(work: Workload, *, rounds: int, with_peers: bool) -> Section:
     """How long a batch takes when rows come two hundred at a time."""
-    work = workload(shape)
     rows = len(work.queries)
     samplers: dict[str, Sampler] = {
         OURS: Stopwatch(lambda: _in_turn([partial(work.detector.score_samples, part) for part in _batches(work, rows)]))
@@ -127,14 +124,13 @@ def batches(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
     times[OURS] = times[OURS].scaled(BATCH_ROWS / rows, "s")
     for peer in peers:
         times[peer.name] = times[peer.name].scaled(BATCH_ROWS, "s")
-    ratios = _peer_ratios(peers, times, at_least=LEAST_BATCHES.get(shape.key))
-    title = f"Score of {rows:,} rows in batches of {BATCH_ROWS}, {shape}"
-    return Section(f"batches-{shape.key}", title, ratios, _scaled(times, MILLISECONDS, "ms a batch"))
+    ratios = _peer_ratios(peers, times, at_least=LEAST_BATCHES.get(work.key))
+    title = f"Score of {rows:,} rows in batches of {BATCH_ROWS}, {work}"
+    return Section(f"batches-{work.key}", title, ratios, _scaled(times, MILLISECONDS, "ms a batch"))
 
 
-def one_row(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
+def one_row(work: Workload, *, rounds: int, with_peers: bool) -> Section:
     """How long a caller waits for a single row, our validation included."""
-    work = workload(shape)
     row = work.queries[:1].copy()
     samplers: dict[str, Sampler] = {OURS: Stopwatch(lambda: lambda: work.detector.score_samples(row))}
     peers = PEERS if with_peers else ()
@@ -142,22 +138,26 @@ def one_row(shape: Shape, *, rounds: int, with_peers: bool) -> Section:
         samplers[peer.name] = Stopwatch(partial(_score_row, work, peer, row))
     times = interleave(samplers, rounds=rounds)
     ours, *others = _scaled(times, MICROSECONDS, "us")
-    ours = replace(ours, at_most=MOST_MICROSECONDS_OF_ONE_ROW.get(shape.key))
+    ours = replace(ours, at_most=MOST_MICROSECONDS_OF_ONE_ROW.get(work.key))
     ratios = _peer_ratios(peers, times, at_least=None)
-    return Section(f"one-row-{shape.key}", f"Score of one row, {shape}", ratios, [ours, *others])
+    return Section(f"one-row-{work.key}", f"Score of one row, {work}", ratios, [ours, *others])
 
 
-def all_pairs(shape: Shape) -> Section:
+def all_pairs(work: Workload) -> Section:
     """What a rows x rows matrix per class costs those who build one, given all rows in one call: measured once."""
-    work = workload(shape)
     rows = len(work.queries)
     samplers: dict[str, Sampler] = {OURS: Stopwatch(lambda: lambda: work.detector.score_samples(work.queries))}
     for peer in ALL_PAIRS:
         samplers[peer.name] = Stopwatch(partial(_score_rows, work, peer, rows))
     times = interleave(samplers, rounds=1)
-    ratios = [_against(peer, times, at_least=LEAST_ALL_PAIRS.get(shape.key)) for peer in ALL_PAIRS]
-    title = f"Score of {rows:,} rows by a rows x rows matrix per class, {shape}"
-    return Section(f"all-pairs-{shape.key}", title, ratios, _scaled(times, MILLISECONDS, "ms"))
+    ratios = [_against(peer, times, at_least=LEAST_ALL_PAIRS.get(work.key)) for peer in ALL_PAIRS]
+    title = f"Score of {rows:,} rows by a rows x rows matrix per class, {work}"
+    return Section(f"all-pairs-{work.key}", title, ratios, _scaled(times, MILLISECONDS, "ms"))
+
+
+def _has_wide_targets(work: Workload) -> bool:
+    """Whether the rows are those of the targets, and so wide that the arithmetic decides about the time."""
+    return work.shape.dimensions >= MANY_FEATURES and not work.kind
 
 
 # Calls

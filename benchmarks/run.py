@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 THREADS = "2"
 SECTIONS = (
-    *("rates", "limit", "fit", "score", "batches", "one-row", "all-pairs", "metrics", "simulation", "save-load"),
-    *("import", "install-size", "memory", "growth", "accuracy", "robustness", "guard", "extract"),
+    *("rates", "limit", "fit", "score", "batches", "one-row", "all-pairs", "conditioned", "real"),
+    *("metrics", "simulation", "save-load", "import", "install-size", "memory", "growth", "accuracy", "robustness"),
+    *("guard", "extract"),
 )
 # Measured only where asked for: it writes gigabytes.
 LARGE_SECTIONS = ("stream", "scale")
@@ -34,6 +35,7 @@ QUICK_SHAPES = ("128x10", "128x100", "512x100")
 QUICK_LIMIT_SHAPES = ("512x100",)
 # What is measured at some shapes only: it takes long, or tells the same at the others.
 ALL_PAIRS_SHAPES = ("64x10", "512x100")
+CONDITIONED_SHAPES = ("64x10", "512x100")
 STORED_SHAPES = ("128x100", "2048x1000")
 
 
@@ -93,7 +95,8 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
     import robustness
     import simulations
     import storage_cases
-    from workloads import ONE_ROW_SHAPES, SHAPES
+    from sections import Section
+    from workloads import ONE_ROW_SHAPES, SHAPES, conditioned, real, workload
 
     unknown = set(options.shapes or ()) - {shape.key for shape in ONE_ROW_SHAPES}
     if unknown:
@@ -103,6 +106,7 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
     one_row_shapes = _chosen(ONE_ROW_SHAPES, options.shapes)
     rounds, with_peers = options.rounds, not options.quick
     usual = {"rounds": rounds, "with_peers": with_peers}
+    scores = (cases.score, cases.batches)
     import_rounds = rounds if options.quick else max(rounds, LEAST_IMPORT_ROUNDS)
 
     def limit() -> list[Section]:
@@ -110,16 +114,32 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
         return [*(limits.limit(shape, rounds=rounds) for shape in chosen), limits.limit_of_metrics(rounds=rounds)]
 
     def all_pairs() -> list[Section]:
-        return [cases.all_pairs(shape) for shape in _chosen(shapes, ALL_PAIRS_SHAPES)] if with_peers else []
+        return [cases.all_pairs(workload(shape)) for shape in _chosen(shapes, ALL_PAIRS_SHAPES)] if with_peers else []
+
+    def on_conditioned() -> list[Section]:
+        works = [conditioned(shape) for shape in _chosen(shapes, CONDITIONED_SHAPES)]
+        return [measure(work, **usual) for measure in scores for work in works]
+
+    def on_real() -> list[Section]:
+        try:
+            work = real()
+        except FileNotFoundError:
+            why = "the features are not here; set GEM_OOD_DATA to their folder"
+            titles = {"fit": "Fit", "score": "Score", "batches": "Score in batches"}
+            return [Section(f"{key}-real", f"{title} of real features", skipped=why) for key, title in titles.items()]
+        is_chosen = bool(_chosen((work.shape,), options.shapes))
+        return [measure(work, **usual) for measure in (cases.fit, *scores)] if is_chosen else []
 
     return {
         "rates": lambda: [limits.rates(rounds=rounds)],
         "limit": limit,
-        "fit": lambda: [cases.fit(shape, **usual) for shape in shapes],
-        "score": lambda: [cases.score(shape, **usual) for shape in shapes],
-        "batches": lambda: [cases.batches(shape, **usual) for shape in shapes],
-        "one-row": lambda: [cases.one_row(shape, **usual) for shape in one_row_shapes],
+        "fit": lambda: [cases.fit(workload(shape), **usual) for shape in shapes],
+        "score": lambda: [cases.score(workload(shape), **usual) for shape in shapes],
+        "batches": lambda: [cases.batches(workload(shape), **usual) for shape in shapes],
+        "one-row": lambda: [cases.one_row(workload(shape), **usual) for shape in one_row_shapes],
         "all-pairs": all_pairs,
+        "conditioned": on_conditioned,
+        "real": on_real,
         "metrics": lambda: [metric_cases.metrics(**usual)],
         "simulation": lambda: simulations.simulation(rounds=rounds, is_quick=options.quick),
         "save-load": lambda: [storage_cases.storage(shape, **usual) for shape in _chosen(shapes, STORED_SHAPES)],

@@ -1,6 +1,7 @@
 """TiedGaussians against SciPy, its accuracy in both precisions, and its laws."""
 
 import tracemalloc
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scipy.stats import multivariate_normal
 from gem_ood import GEM
 from gem_ood.errors import InputError
 from gem_ood.gaussians import TiedGaussians, collect
+from gem_ood.gaussians.tied import FLOAT32_ERROR_LIMIT
 from gem_ood.scores import gem_scores, mahalanobis_scores
 
 #: The figures the scores must reach, by the condition number of the covariance.
@@ -86,10 +88,18 @@ def test_scores_are_invariant_to_affine_maps_of_the_features(seed):
     )
 
 
-def conditioned(condition, offset, dtype, *, m=64, k=10, n=4000, spread=2.0, seed=0):
+#: Variances of the directions, given how many there are and the condition number.
+SPECTRA = {
+    "even": lambda m, condition: np.geomspace(1.0, 1.0 / condition, m),
+    "one small": lambda m, condition: np.append(np.ones(m - 1), 1.0 / condition),
+    "one large": lambda m, condition: np.append(np.ones(m - 1), condition),
+}
+
+
+def conditioned(condition, offset, dtype, *, m=64, k=10, n=4000, spread=2.0, seed=0, spectrum="even"):
     generator = np.random.default_rng(seed)
     rotation, _ = np.linalg.qr(generator.normal(size=(m, m)))
-    root = rotation * np.sqrt(np.geomspace(1.0, 1.0 / condition, m))
+    root = rotation * np.sqrt(SPECTRA[spectrum](m, condition))
     labels = np.arange(n) % k
     means = spread * generator.normal(size=(k, m)) @ root.T
     features = (generator.normal(size=(n, m)) @ root.T + means[labels] + offset).astype(dtype)
@@ -145,6 +155,35 @@ def test_float32_rows_are_scored_in_float32_only_where_that_is_accurate():
         assert model.working_dtype(np.float64) == np.float64
 
 
+@pytest.fixture(scope="module")
+def float32_errors():
+    """Of many models: the prediction, whether float32 is taken, and its true error on usual rows and on far ones."""
+    found = []
+    kinds = product(SPECTRA, (32, 64, 256), (1, 2, 30), (1e2, 1e3, 5e3, 1e4), (0.1, 0.5, 3.0))
+    for seed, (spectrum, m, k, condition, spread) in enumerate(kinds):
+        features, labels = conditioned(
+            condition, 0.0, np.float32, m=m, k=k, n=1500, spread=spread, seed=seed, spectrum=spectrum
+        )
+        model = TiedGaussians.from_statistics(collect(features, labels))
+        is_taken = model.working_dtype(np.float32) == np.float32
+        variances, directions = np.linalg.eigh(model.covariance)
+        far = features + (np.sqrt(m * variances[-1]) * directions[:, -1]).astype(np.float32)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("gem_ood.gaussians.tied.FLOAT32_ERROR_LIMIT", np.inf)
+            usual_error = max(_error(model, features), _error(model, 2.0 * features))
+            found.append((model.float32_error, is_taken, usual_error, _error(model, far)))
+    return np.array(found).T
+
+
+def _error(model, rows):
+    """The largest error of float32 scores, relative to the score or, where that is more, to the rank."""
+    errors = []
+    for score in (gem_scores, mahalanobis_scores):
+        narrow, exact = score(model, rows), score(model, rows.astype(np.float64))
+        errors.append(np.max(np.abs(narrow - exact) / np.maximum(np.abs(exact), model.rank)))
+    return max(errors)
+
+
 @pytest.mark.parametrize("m", [32, 64, 256])
 @pytest.mark.parametrize(("condition", "spread"), [(1.0, 0.2), (1.0, 2.0), (1e2, 0.3), (1e3, 0.2), (1e3, 10.0)])
 def test_the_predicted_float32_error_is_not_exceeded(monkeypatch, m, condition, spread):
@@ -157,6 +196,21 @@ def test_the_predicted_float32_error_is_not_exceeded(monkeypatch, m, condition, 
         monkeypatch.undo()
         for value, expected in zip(narrow, exact, strict=True):
             assert 0.0 < np.max(np.abs(value / expected - 1.0)) <= model.float32_error
+
+
+def test_nor_is_it_exceeded_on_a_grid_of_spectra(float32_errors):
+    predicted, _, error, _ = float32_errors
+    assert (error > 0.0).all()
+    assert (error <= predicted).all()
+
+
+def test_float32_is_taken_only_where_it_errs_less_than_was_promised(float32_errors):
+    predicted, is_taken, error, far_error = float32_errors
+    assert error[is_taken == 1.0].max() <= 1e-6
+    assert far_error[is_taken == 1.0].max() <= 4e-6
+    # Models on both sides of the limit and near it, so that another one would be noticed.
+    assert np.sum(predicted[is_taken == 1.0] > 0.9 * FLOAT32_ERROR_LIMIT) >= 3
+    assert np.sum(predicted[is_taken == 0.0] < 1.1 * FLOAT32_ERROR_LIMIT) >= 3
 
 
 @pytest.mark.parametrize("m", [64, 256])
@@ -180,7 +234,8 @@ def test_neighbours_far_from_the_centre_count_in_the_predicted_float32_error(mon
 
 
 @pytest.mark.parametrize("n_rows", [1, 10_000, 60_000])
-def test_scoring_holds_one_chunk_whatever_the_rows(n_rows):
+def test_scoring_holds_one_chunk_whatever_the_rows(monkeypatch, n_rows):
+    monkeypatch.setattr("gem_ood.gaussians.workspace._kept", [])
     model = TiedGaussians.from_statistics(collect(*conditioned(2.0, 0.0, np.float32, n=2000)))
     features = np.zeros((n_rows, 64), dtype=np.float32)
     gem_scores(model, features[:1])

@@ -97,5 +97,5 @@ def test_single_precision_moves_a_rate_by_no_more_than_two_rows():
 
 
 def test_classes_too_far_apart_for_single_precision_are_scored_in_double():
-    assert Scorer.of(Setting(10, 64, 200.0).gaussians()).narrow.centre.dtype == np.float64
+    assert Scorer.of(Setting(10, 64, 1000.0).gaussians()).narrow.centre.dtype == np.float64
     assert Scorer.of(Setting(10, 16, 1.0).gaussians()).narrow.centre.dtype == np.float64

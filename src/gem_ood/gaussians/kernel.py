@@ -22,6 +22,7 @@ from gem_ood.features import CHUNK_BYTES, chunks, even_size, refuse_non_finite, 
 from gem_ood.gaussians.blas import add_product, product, whiten_triangular
 from gem_ood.gaussians.covariance import is_diagonal
 from gem_ood.gaussians.parallel import run_in_parts
+from gem_ood.gaussians.workspace import working_arrays
 
 __all__ = ["Consumer", "Floats", "Kernel", "Places"]
 
@@ -75,7 +76,7 @@ class Kernel:
     def run(self, features: Floats, consume: Consumer) -> None:
         """Hand each chunk to `consume`, whose logits are free to be overwritten; NaN and infinity are refused by row.
 
-        Long inputs are cut among threads, so `consume` must only write to the slice it is given.
+        Long inputs are cut among threads, so `consume` must only write to the slice it is given, and keep no logits.
         """
         (n_rows, m), n_classes = features.shape, len(self.whitened_means)
         if n_rows <= FEW_ROWS:
@@ -108,14 +109,15 @@ class Kernel:
         dtype = self.centre.dtype
         n_classes, rank = self.whitened_means.shape
         m, n_rows = features.shape[1], part.stop - part.start
-        numbers = m + n_classes + rank + (0 if self.is_triangular else rank)
-        size = even_size(n_rows, rows_per_chunk(numbers, dtype.itemsize))
-        centred, logits, spare = (np.empty((size, width), dtype=dtype) for width in (m, n_classes, rank))
-        for rows in chunks(n_rows, size):
-            place = slice(part.start + rows.start, part.start + rows.stop)
-            chunk, n = features[place], rows.stop - rows.start
-            best, halves = self._fill(chunk, centred[:n], logits[:n], spare[:n])
-            self._hand_over(chunk, place, (logits[:n], best, halves), consume)
+        widths = (m, n_classes, rank, 0 if self.is_triangular else rank)
+        size = even_size(n_rows, rows_per_chunk(sum(widths), dtype.itemsize))
+        with working_arrays(*((size, width) for width in widths), dtype=dtype) as arrays:
+            for rows in chunks(n_rows, size):
+                place = slice(part.start + rows.start, part.start + rows.stop)
+                chunk, n = features[place], rows.stop - rows.start
+                centred, logits, spare, out = (array[:n] for array in arrays)
+                best, halves = self._fill(chunk, centred, logits, spare, out)
+                self._hand_over(chunk, place, (logits, best, halves), consume)
 
     def _hand_over(self, chunk: Floats, place: slice, terms: tuple[Floats, Places, Floats], consume: Consumer) -> None:
         if not np.isfinite(terms[2]).all():  # one NaN or infinity anywhere in a row reaches its distance
@@ -138,11 +140,13 @@ class Kernel:
         halves *= 0.5
         return logits, best, halves
 
-    def _fill(self, chunk: Floats, centred: Floats, logits: Floats, spare: Floats) -> tuple[Places, Floats]:
+    def _fill(
+        self, chunk: Floats, centred: Floats, logits: Floats, spare: Floats, out: Floats
+    ) -> tuple[Places, Floats]:
         np.subtract(chunk, self.centre, out=centred, casting="same_kind")
         logits[...] = self.bias
         with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
-            whitened = self._whitened(centred)
+            whitened = self._whitened(centred, out)
             add_product(self.whitened_means, whitened, logits)
             best = logits.argmax(axis=1)
             np.take(self.whitened_means, best, axis=0, out=spare, mode="clip")  # without a mode it would be copied
@@ -151,16 +155,16 @@ class Kernel:
         halves *= 0.5
         return best, halves
 
-    def _whitened(self, centred: Floats) -> Floats:
+    def _whitened(self, centred: Floats, out: Floats) -> Floats:
+        """Return the whitened rows: in the memory of the centred ones, or in `out` where that cannot be."""
         if self.scales is not None:
             centred *= self.scales
             return centred
         if self.is_triangular:
             whiten_triangular(self.whitener, centred)
             return centred
-        whitened = np.empty((len(centred), self.whitener.shape[1]), dtype=centred.dtype)
-        product(self.whitener, centred, whitened)
-        return whitened
+        product(self.whitener, centred, out)
+        return out
 
     def _in_float64(self, chunk: Floats) -> tuple[Floats, Places, Floats]:
         """Recompute finite rows whose squares overflowed; what overflows float64 too is infinitely far."""

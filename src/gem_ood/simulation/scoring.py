@@ -15,7 +15,7 @@ __all__ = ["SCORES", "Scorer"]
 #: The scores by name, as they are shown.
 SCORES = ("gem", "mahalanobis", "msp", "linear-energy")
 
-#: Single precision is enough up to this predicted relative error of a score. A detector's own limit is five times
+#: Single precision is enough up to this predicted relative error of a score. A detector's own limit is eight times
 #: stricter; but a rate is a share of thousands of rows, and such an error moves about one of them past a threshold.
 FLOAT32_ERROR_LIMIT = 1e-5
 
