@@ -49,8 +49,10 @@ def ray_session() -> None:
     import ray
     import ray.data
 
+    from gem_ood.ray.session import start
+
     if not ray.is_initialized():
-        ray.init("local", num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+        start(address="local", num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
 

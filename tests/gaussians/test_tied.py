@@ -14,6 +14,7 @@ from scipy.stats import multivariate_normal
 from gem_ood import GEM
 from gem_ood.errors import InputError
 from gem_ood.gaussians import TiedGaussians, collect
+from gem_ood.gaussians.kernel import FEW_ROWS
 from gem_ood.gaussians.tied import FLOAT32_ERROR_LIMIT
 from gem_ood.scores import gem_scores, mahalanobis_scores
 
@@ -185,7 +186,9 @@ def _error(model, rows):
 
 
 @pytest.mark.parametrize("m", [32, 64, 256])
-@pytest.mark.parametrize(("condition", "spread"), [(1.0, 0.2), (1.0, 2.0), (1e2, 0.3), (1e3, 0.2), (1e3, 10.0)])
+@pytest.mark.parametrize(
+    ("condition", "spread"), [(1.0, 0.2), (1.0, 1.2), (1.0, 2.0), (1e2, 0.3), (1e3, 0.2), (1e3, 10.0)]
+)
 def test_the_predicted_float32_error_is_not_exceeded(monkeypatch, m, condition, spread):
     for seed in (2, 3):
         features, labels = conditioned(condition, 0.0, np.float32, m=m, k=30, n=2500, spread=spread, seed=seed)
@@ -231,6 +234,39 @@ def test_neighbours_far_from_the_centre_count_in_the_predicted_float32_error(mon
     error = np.max(np.abs(gem_scores(model, queries) / expected - 1.0))
     assert 0.0 < error <= model.float32_error
     assert working == np.float64 or error < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_rows", [3, FEW_ROWS, FEW_ROWS + 1, 3000])
+@pytest.mark.parametrize("n_classes", [1, 12, 300])
+def test_what_is_handed_over_are_distances_to_every_class_and_to_the_nearest(n_classes, n_rows, dtype):
+    rng = np.random.default_rng(6)
+    means = rng.normal(size=(n_classes, 48))
+    model = TiedGaussians.from_parameters(means, np.eye(48))
+    rows = (means[np.arange(n_rows) % n_classes] + rng.normal(size=(n_rows, 48))).astype(dtype)
+    found = np.empty((n_classes, n_rows)), np.empty(n_rows), np.empty(n_rows, dtype=int), np.empty(n_rows)
+
+    def keep(place, terms):
+        for kept, term in zip(found, terms, strict=True):
+            kept[..., place] = term
+
+    model.linear_terms(rows, keep)
+    logits, largest, best, halves = found
+    np.testing.assert_array_equal(best, logits.argmax(axis=0))
+    expected = cdist(rows.astype(np.float64), means, "sqeuclidean")
+    tolerance = 16 * np.finfo(dtype).eps
+    np.testing.assert_array_equal(largest, logits.max(axis=0))
+    np.testing.assert_allclose(halves, 0.5 * expected.min(axis=1), rtol=tolerance)
+    np.testing.assert_allclose((logits - largest - halves).T, -0.5 * expected, rtol=4 * tolerance)
+
+
+def test_rows_between_classes_of_one_mean_have_the_distance_to_it():
+    means = np.repeat(np.random.default_rng(7).normal(size=(5, 40)), 2, axis=0)  # every logit ties with another
+    model = TiedGaussians.from_parameters(means, np.eye(40))
+    nearest = np.empty(2000, dtype=np.intp)
+    rows = means[np.arange(2000) % 10]
+    np.testing.assert_allclose(mahalanobis_scores(model, rows, nearest=nearest), 0.0, atol=1e-12)
+    np.testing.assert_array_equal(nearest // 2, np.arange(2000) % 10 // 2)
 
 
 @pytest.mark.parametrize("n_rows", [1, 10_000, 60_000])

@@ -39,6 +39,45 @@ def test_a_command_starts_its_own_workers_and_prints_its_result_alone(tmp_path):
     assert (tmp_path / "d.safetensors").is_file()
 
 
+def late(*outcomes):
+    """Stand-in of `ray.init` that raises what is not None, call by call."""
+    calls = []
+
+    def init(**options):
+        calls.append(options)
+        if outcomes[len(calls) - 1] is not None:
+            raise outcomes[len(calls) - 1]
+
+    return init, calls
+
+
+NODE_LATE = Exception("The current node timed out during startup. This could happen because ...")
+
+
+def test_workers_whose_processes_were_late_are_started_once_more(monkeypatch):
+    init, calls = late(NODE_LATE, NODE_LATE, None)
+    monkeypatch.setattr(module.ray, "init", init)
+    module.start(address="local")
+    assert calls == [{"address": "local"}] * 3
+
+
+def test_workers_that_never_start_are_one_clear_error(monkeypatch):
+    init, calls = late(*[NODE_LATE] * module.STARTS)
+    monkeypatch.setattr(module.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(module.ray, "init", init)
+    with pytest.raises(InputError, match=r"no Ray cluster answers at this machine \(its processes had not started"):
+        module.session().__enter__()
+    assert len(calls) == module.STARTS
+
+
+def test_any_other_failure_of_ray_is_not_tried_again(monkeypatch):
+    init, calls = late(MemoryError("no room"))
+    monkeypatch.setattr(module.ray, "init", init)
+    with pytest.raises(MemoryError, match="no room"):
+        module.start()
+    assert len(calls) == 1
+
+
 def test_where_no_cluster_is_one_line_says_so(tmp_path, closed_port):
     np.savez(tmp_path / "rows.npz", features=np.eye(3))
     address = f"127.0.0.1:{closed_port}"

@@ -48,8 +48,8 @@ def product(whitener: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> No
 
 
 def add_product(means: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
-    """Add rows @ meansᵀ to out; all three are in C order."""
-    _gemm(means.T, rows, out, beta=_ONE[rows.dtype])
+    """Add means @ rowsᵀ to out; all three are in C order."""
+    _gemm(rows.T, means, out, beta=_ONE[rows.dtype])
 
 
 def row_sums(rows: NDArray[Any]) -> NDArray[Any]:

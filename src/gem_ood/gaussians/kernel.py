@@ -1,30 +1,30 @@
-"""The arithmetic behind every Gaussian score, in cache-sized chunks: logits, the best class and the distance to it.
+"""The arithmetic behind every Gaussian score, in cache-sized chunks: logits, the largest and the distance to its class.
 
-Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
+Two matrix products per chunk: a triangular one that whitens in place, then one k × n that gives the logits
 ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads; few rows take
 NumPy's alone, and up to four of them products of vectors. A diagonal covariance needs no product to whiten, only a
-scaling.
+scaling. Logits have a row for each class, so that what is done along the classes runs over long rows.
 
-The logits say which class is best and by how much; its half squared distance h = ½‖z − ν_best‖² is computed from the
-difference itself, so that no large squares cancel where classes lie far from the centre. The exponents of the paper are
-f_i = ℓ_i − ℓ_best − h.
+The largest logit says which class is best; the half squared distance to it, h = ½‖z − ν_best‖², is computed from the
+difference itself, so that no large squares cancel: ½‖z‖² − ℓ_best, a pass less, errs several times as much in float32.
+The exponents of the paper are f_i = ℓ_i − ℓ_best − h.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.features import CHUNK_BYTES, chunks, even_size, refuse_non_finite, rows_per_chunk
-from gem_ood.gaussians.blas import add_product, product, whiten_triangular
+from gem_ood.gaussians.blas import add_product, product, row_sums, whiten_triangular
 from gem_ood.gaussians.covariance import is_diagonal
 from gem_ood.gaussians.parallel import run_in_parts
 from gem_ood.gaussians.workspace import working_arrays
 
-__all__ = ["Consumer", "Floats", "Kernel", "Places"]
+__all__ = ["Consumer", "Floats", "Kernel", "Places", "Terms"]
 
 #: Products of so few rows are too short for threads of our own; NumPy's are quickest.
 FEW_ROWS = 256
@@ -36,10 +36,24 @@ FEWEST_ROWS = 4
 OPERATIONS_PER_NUMBER = 64
 
 Floats = NDArray[Any]
-Places = NDArray[np.intp]
 
-#: Takes which rows, their n × k logits, the place of the best class and the half squared distance to it.
-Consumer = Callable[[slice, Floats, Places, Floats], None]
+Places = NDArray[Any]
+
+
+class Terms(NamedTuple):
+    """What the products leave of n rows: all that a score is made of."""
+
+    #: k × n: one row for each class.
+    logits: Floats
+    #: The largest of each column, and the place of its class.
+    largest: Floats
+    best: Places
+    #: Half the squared distance to that class.
+    half_distances: Floats
+
+
+#: Takes which rows and their terms.
+Consumer = Callable[[slice, Terms], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +81,7 @@ class Kernel:
             centre=centre.astype(dtype),
             whitener=np.asfortranarray(whitener, dtype=dtype),
             whitened_means=np.ascontiguousarray(whitened_means, dtype=dtype),
-            bias=(-0.5 * np.sum(whitened_means**2, axis=1)).astype(dtype),
+            bias=(-0.5 * np.sum(whitened_means**2, axis=1)).astype(dtype)[:, np.newaxis],
             scales=np.diag(whitener).astype(dtype) if is_diagonal(whitener) else None,
             is_triangular=whitener.shape[0] == whitener.shape[1] and not np.tril(whitener, -1).any(),
             exact=(centre, whitener, whitened_means),
@@ -91,19 +105,19 @@ class Kernel:
         )
 
     def row(self, features: Floats) -> tuple[Floats, int, float]:
-        """Return the k logits of a single row, the place of the best class and the half squared distance to it."""
+        """Return the k logits of a single row, the place of the largest and the half squared distance to its class."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at below
             whitened = np.subtract(features[0], self.centre, dtype=self.centre.dtype).dot(self.whitener)
             logits = self.whitened_means.dot(whitened)
-            logits += self.bias
+            logits += self.bias[:, 0]
             best = int(logits.argmax())
             whitened -= self.whitened_means[best]
             half = 0.5 * float(whitened.dot(whitened))
         if math.isfinite(half):
             return logits, best, half
         refuse_non_finite(features)
-        wide, places, halves = self._in_float64(features)
-        return wide[0], int(places[0]), float(halves[0])
+        terms = self._in_float64(features)
+        return terms.logits[:, 0], int(terms.best[0]), float(terms.half_distances[0])
 
     def _run_part(self, features: Floats, part: slice, consume: Consumer) -> None:
         dtype = self.centre.dtype
@@ -111,49 +125,40 @@ class Kernel:
         m, n_rows = features.shape[1], part.stop - part.start
         widths = (m, n_classes, rank, 0 if self.is_triangular else rank)
         size = even_size(n_rows, rows_per_chunk(sum(widths), dtype.itemsize))
-        with working_arrays(*((size, width) for width in widths), dtype=dtype) as arrays:
+        with working_arrays(*((size * width,) for width in widths), dtype=dtype) as arrays:
             for rows in chunks(n_rows, size):
                 place = slice(part.start + rows.start, part.start + rows.stop)
                 chunk, n = features[place], rows.stop - rows.start
-                centred, logits, spare, out = (array[:n] for array in arrays)
-                best, halves = self._fill(chunk, centred, logits, spare, out)
-                self._hand_over(chunk, place, (logits, best, halves), consume)
+                centred, logits, spare, out = (
+                    array[: n * width].reshape(n, width) for array, width in zip(arrays, widths, strict=True)
+                )
+                terms = self._fill(chunk, centred, logits.reshape(n_classes, n), spare, out)
+                self._hand_over(chunk, place, terms, consume)
 
-    def _hand_over(self, chunk: Floats, place: slice, terms: tuple[Floats, Places, Floats], consume: Consumer) -> None:
-        if not np.isfinite(terms[2]).all():  # one NaN or infinity anywhere in a row reaches its distance
+    def _hand_over(self, chunk: Floats, place: slice, terms: Terms, consume: Consumer) -> None:
+        if not np.isfinite(terms.half_distances).all():  # one NaN or infinity anywhere in a row reaches its distance
             refuse_non_finite(chunk, first_row=place.start)
             terms = self._in_float64(chunk)
-        consume(place, *terms)
+        consume(place, terms)
 
-    def _few(self, chunk: Floats) -> tuple[Floats, Places, Floats]:
+    def _few(self, chunk: Floats) -> Terms:
         with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
             centred = np.subtract(chunk, self.centre, dtype=self.centre.dtype)
             if len(centred) <= FEWEST_ROWS:
                 whitened = np.array([row.dot(self.whitener) for row in centred])
             else:
                 whitened = centred @ self.whitener
-            logits = whitened @ self.whitened_means.T
+            logits = self.whitened_means @ whitened.T
             logits += self.bias
-            best = logits.argmax(axis=1)
-            whitened -= self.whitened_means[best]
-            halves = np.vecdot(whitened, whitened)
-        halves *= 0.5
-        return logits, best, halves
+            return self._terms(whitened, logits, np.empty_like(whitened))
 
-    def _fill(
-        self, chunk: Floats, centred: Floats, logits: Floats, spare: Floats, out: Floats
-    ) -> tuple[Places, Floats]:
+    def _fill(self, chunk: Floats, centred: Floats, logits: Floats, spare: Floats, out: Floats) -> Terms:
         np.subtract(chunk, self.centre, out=centred, casting="same_kind")
         logits[...] = self.bias
         with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
             whitened = self._whitened(centred, out)
             add_product(self.whitened_means, whitened, logits)
-            best = logits.argmax(axis=1)
-            np.take(self.whitened_means, best, axis=0, out=spare, mode="clip")  # without a mode it would be copied
-            spare -= whitened
-            halves: Floats = np.vecdot(spare, spare)
-        halves *= 0.5
-        return best, halves
+            return self._terms(whitened, logits, spare)
 
     def _whitened(self, centred: Floats, out: Floats) -> Floats:
         """Return the whitened rows: in the memory of the centred ones, or in `out` where that cannot be."""
@@ -166,9 +171,30 @@ class Kernel:
         product(self.whitener, centred, out)
         return out
 
-    def _in_float64(self, chunk: Floats) -> tuple[Floats, Places, Floats]:
+    def _terms(self, whitened: Floats, logits: Floats, spare: Floats) -> Terms:
+        """Return the terms of whitened rows and their logits; overwrites `spare`."""
+        largest = logits.max(axis=0)
+        best = _places(logits, largest)
+        np.take(self.whitened_means, best, axis=0, out=spare, mode="clip")  # without a mode it would be copied
+        spare -= whitened
+        halves = row_sums(np.multiply(spare, spare, out=spare))
+        halves *= 0.5
+        return Terms(logits, largest, best, halves)
+
+    def _in_float64(self, chunk: Floats) -> Terms:
         """Recompute finite rows whose squares overflowed; what overflows float64 too is infinitely far."""
-        logits, best, halves = Kernel.of(*self.exact, np.dtype(np.float64))._few(chunk)
-        far = ~np.isfinite(halves)
-        logits[far], best[far], halves[far] = 0.0, 0, np.inf
-        return logits, best, halves
+        terms = Kernel.of(*self.exact, np.dtype(np.float64))._few(chunk)
+        far = ~np.isfinite(terms.half_distances)
+        terms.logits[:, far], terms.largest[far], terms.best[far], terms.half_distances[far] = 0.0, 0.0, 0, np.inf
+        return terms
+
+
+def _places(logits: Floats, largest: Floats) -> Places:
+    """Return the place of the largest in each column; many short columns NumPy would search one by one."""
+    n_classes, n_rows = logits.shape
+    if n_rows > FEW_ROWS:
+        is_largest = logits == largest
+        if np.count_nonzero(is_largest) == n_rows:  # none that tie
+            numbers = np.arange(n_classes, dtype=np.min_scalar_type(n_classes - 1))[:, np.newaxis]
+            return np.asarray(np.add.reduce(is_largest.view(np.uint8) * numbers, axis=0, dtype=numbers.dtype))
+    return np.asarray(logits.argmax(axis=0))

@@ -17,7 +17,7 @@ from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import as_features
 from gem_ood.gaussians.class_statistics import ClassStatistics
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
-from gem_ood.gaussians.kernel import Floats, Kernel, Places
+from gem_ood.gaussians.kernel import Floats, Kernel, Terms
 from gem_ood.gaussians.statistics import Statistics
 from gem_ood.gaussians.tied import LOG_TWO_PI, Priors, normalized, resolve_priors
 
@@ -124,8 +124,8 @@ class SeparateGaussians:
         for code, kernel in enumerate(self._kernels):
             column = stacked[:, code]
 
-            def keep(rows: slice, _: Floats, __: Places, half_distances: Floats, column: Floats = column) -> None:
-                np.negative(half_distances, out=column[rows])
+            def keep(rows: slice, terms: Terms, column: Floats = column) -> None:
+                np.negative(terms.half_distances, out=column[rows])
 
             kernel.run(features, keep)
         return stacked

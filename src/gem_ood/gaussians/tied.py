@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
-from gem_ood.gaussians.kernel import Consumer, Floats, Kernel, Places
+from gem_ood.gaussians.kernel import Consumer, Floats, Kernel, Terms
 from gem_ood.gaussians.statistics import Statistics
 
 __all__ = ["Priors", "TiedGaussians"]
@@ -231,7 +231,7 @@ class TiedGaussians:
         return self._kernels[given]
 
     def linear_terms(self, X: ArrayLike, consume: Consumer) -> None:
-        """Hand `consume`, chunk by chunk, which rows, their n × k logits ℓ, the best class, and ½d² to it.
+        """Hand `consume`, chunk by chunk, which rows and their terms: logits ℓ, the best class, and ½d² to it.
 
         The exponents of the paper are f_i = ℓ_i − ℓ_best − ½d². The logits are a working buffer to overwrite.
         Chunks of a long input come from several threads in any order: write to the slice of rows that is handed over,
@@ -258,10 +258,9 @@ class TiedGaussians:
         features = as_features(X, min_rows=0)
         stacked = np.empty((len(features), self.n_classes))
 
-        def keep(rows: slice, logits: Floats, best: Places, half_distances: Floats) -> None:
-            largest = np.take_along_axis(logits, best[:, np.newaxis], axis=1)
-            np.subtract(logits, largest, out=stacked[rows])
-            stacked[rows] -= half_distances[:, np.newaxis]
+        def keep(rows: slice, terms: Terms) -> None:
+            np.subtract(terms.logits, terms.largest, out=stacked[rows].T)
+            stacked[rows] -= terms.half_distances[:, np.newaxis]
 
         if len(features):
             self.linear_terms(features, keep)

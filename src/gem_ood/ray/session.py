@@ -18,10 +18,16 @@ from gem_ood._version import __version__
 from gem_ood.errors import InputError
 from gem_ood.ray.failures import clear_errors, first_line
 
-__all__ = ["session"]
+__all__ = ["session", "start"]
 
 #: A head that does not answer by then is none.
 PATIENCE_SECONDS = 10.0
+
+#: How often workers of this machine are started: where it is busy, Ray's own processes can be later than Ray waits.
+STARTS = 3
+
+#: What Ray says then, in an error of no kind of its own.
+_LATE = "timed out during startup"
 
 #: Says that it has started, then asks whatever listens for the number of its cluster.
 _ASK = "import sys; from ray._raylet import GcsClient; print(flush=True); GcsClient(address=sys.argv[1])"
@@ -54,7 +60,7 @@ def session(address: str | None = None) -> Iterator[None]:
         options["address"] = address
     try:
         _reach(address)
-        ray.init(**options)
+        start(**options)
     except (OSError, ValueError, RuntimeError) as error:
         if _lacks_token(error):
             raise InputError(
@@ -114,6 +120,19 @@ def _reach(address: str | None) -> None:
             raise TimeoutError("something listens there, but it is not the head of a cluster") from error
         finally:
             asking.kill()
+
+
+def start(**options: Any) -> None:
+    """Connect to Ray or start it, once more where its own processes were too late."""
+    for attempt in range(1, STARTS + 1):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:
+            if _LATE not in str(error):
+                raise
+            if attempt == STARTS:
+                raise TimeoutError(f"its processes had not started after {STARTS} attempts") from error
 
 
 def _refuse_other_version() -> None:

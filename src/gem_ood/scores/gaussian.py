@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from gem_ood.errors import InputError
 from gem_ood.features import as_features
 from gem_ood.gaussians import TiedGaussians
-from gem_ood.gaussians.kernel import Floats, Places
+from gem_ood.gaussians.kernel import Terms
 from gem_ood.scores.logits import energy
 from gem_ood.scores.logsumexp import log_sum_above, log_sum_above_place, log_sum_exp
 
@@ -95,10 +95,10 @@ def gem_scores(
         return np.array([log_sum_above_place(values, place, log_weights) - half_distance])
     scores = np.empty(len(features))
 
-    def keep(rows: slice, logits: Floats, best: Places, half_distances: Floats) -> None:
+    def keep(rows: slice, terms: Terms) -> None:
         if nearest is not None:
-            nearest[rows] = best
-        np.subtract(log_sum_above(logits, best, log_weights), half_distances, out=scores[rows])
+            nearest[rows] = terms.best
+        np.subtract(log_sum_above(terms.logits, terms.largest, log_weights), terms.half_distances, out=scores[rows])
 
     gaussians.linear_terms(features, keep)
     return scores
@@ -120,10 +120,10 @@ def mahalanobis_scores(
         return np.array([0.0 - 2.0 * half_distance])
     scores = np.empty(len(features))
 
-    def keep(rows: slice, _: Floats, best: Places, half_distances: Floats) -> None:
+    def keep(rows: slice, terms: Terms) -> None:
         if nearest is not None:
-            nearest[rows] = best
-        np.multiply(half_distances, -2.0, out=scores[rows])
+            nearest[rows] = terms.best
+        np.multiply(terms.half_distances, -2.0, out=scores[rows])
 
     gaussians.linear_terms(features, keep)
     scores += 0.0  # at a class mean it is 0, not −0

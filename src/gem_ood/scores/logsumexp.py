@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gem_ood.gaussians.blas import row_sums
-
 __all__ = ["log_sum_above", "log_sum_above_place", "log_sum_exp"]
 
 #: What lies this far below the largest adds nothing to a float64 sum of up to some thousand terms. Much smaller numbers
@@ -19,6 +17,9 @@ NEGLIGIBLE = -44.0
 
 #: Of fewer values all exponentials are taken: looking for those that count would take longer.
 FEW_VALUES = 4096
+
+#: Of fewer classes, too, as one of them, the best, always counts.
+MANY_CLASSES = 16
 
 #: Where a larger share of the values counts, gathering them costs more than it saves.
 MOST_THAT_COUNT = 1 / 8
@@ -41,27 +42,24 @@ def log_sum_exp(values: NDArray[Any], *, overwrite: bool = False) -> NDArray[np.
 
 
 def log_sum_above(
-    values: NDArray[Any], best: NDArray[np.intp], log_weights: NDArray[np.float64] | None = None
+    values: NDArray[Any], reference: NDArray[Any], log_weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """Return log Σ_i w_i exp(values[:, i] − v) for each row, v being its value at the given place; overwrites values.
+    """Return log Σ_i w_i exp(values[i] − reference) for each column; overwrites values.
 
-    Without weights that place must be the largest, so that the sum is at least one.
+    Without weights the reference must be the largest of each column, so that the sum is at least one.
 
-    >>> log_sum_above(np.array([[3.0, 3.0], [0.0, -5000.0]]), np.array([0, 0]))
+    >>> log_sum_above(np.array([[3.0, 0.0], [3.0, -5000.0]]), np.array([3.0, 0.0]))
     array([0.69314718, 0.        ])
     """
-    n_rows, n_values = values.shape
-    places = np.arange(0, n_rows * n_values, n_values)
-    places += best
-    values -= values.take(places)[:, np.newaxis]
+    values -= reference
     if log_weights is not None:
-        values += log_weights.astype(values.dtype)
-        return log_sum_exp(values, overwrite=True)
+        values += log_weights.astype(values.dtype)[:, np.newaxis]
+        return log_sum_exp(values.T, overwrite=True)
     return np.asarray(np.log(_sums_of_exponentials(values), dtype=np.float64))
 
 
 def log_sum_above_place(values: NDArray[Any], place: int, log_weights: NDArray[np.float64] | None = None) -> float:
-    """Return what `log_sum_above` does, for the values of a single row; overwrites them.
+    """Return what `log_sum_above` does, for the values of a single row and the one at a place; overwrites them.
 
     >>> round(log_sum_above_place(np.array([3.0, 3.0]), 0), 6)
     0.693147
@@ -74,15 +72,15 @@ def log_sum_above_place(values: NDArray[Any], place: int, log_weights: NDArray[n
 
 
 def _sums_of_exponentials(values: NDArray[Any]) -> NDArray[Any]:
-    """Return Σ_i exp(values[:, i]) of values whose largest in each row is 0; overwrites them.
+    """Return Σ_i exp(values[i]) of columns whose largest value is 0; overwrites them.
 
     Exponentials are the dearest step, and of many classes few are near enough to a row to add anything.
     """
-    n_rows, n_values = values.shape
-    if values.size > FEW_VALUES:
+    n_classes, n_rows = values.shape
+    if n_classes >= MANY_CLASSES and values.size > FEW_VALUES:
         is_counted = values > NEGLIGIBLE
         if np.count_nonzero(is_counted) <= MOST_THAT_COUNT * values.size:
             places = np.flatnonzero(is_counted)
-            return np.bincount(places // n_values, weights=np.exp(values.take(places)), minlength=n_rows)
+            return np.bincount(places % n_rows, weights=np.exp(values.take(places)), minlength=n_rows)
     np.maximum(values, NEGLIGIBLE, out=values)
-    return row_sums(np.exp(values, out=values))
+    return np.asarray(np.add.reduce(np.exp(values, out=values), axis=0))

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.gaussians import TiedGaussians
-from gem_ood.gaussians.kernel import Floats, Kernel, Places
+from gem_ood.gaussians.kernel import Kernel, Terms
 from gem_ood.gaussians.tied import SMALLEST_FLOAT32_RANK
 
 __all__ = ["SCORES", "Scorer"]
@@ -59,15 +59,15 @@ class Scorer:
         kernel = self.narrow if rows.dtype == np.float32 else self.gaussians.kernel(rows.dtype)
         direction = self.direction.astype(kernel.centre.dtype)
 
-        def keep(place: slice, logits: Floats, best: Places, half_distances: Floats) -> None:
-            largest, log_odds = _largest_and_log_odds(logits, best)
+        def keep(place: slice, terms: Terms) -> None:
+            log_odds = _log_odds(terms)
             with np.errstate(under="ignore"):
                 above = np.log1p(np.exp(-log_odds))
-            found["gem"][place] = above - half_distances
-            np.multiply(half_distances, -2.0, out=found["mahalanobis"][place])
+            found["gem"][place] = above - terms.half_distances
+            np.multiply(terms.half_distances, -2.0, out=found["mahalanobis"][place])
             found["msp"][place] = log_odds
             # LSE(f') = LSE(ℓ) + ½‖xW‖² − ½‖(x − c)W‖², whose squares cancel: what is left is linear in x.
-            found["linear-energy"][place] = largest + above + np.vecdot(rows[place], direction)
+            found["linear-energy"][place] = terms.largest + above + np.vecdot(rows[place], direction)
 
         kernel.run(rows, keep)
         found["linear-energy"] += self.offset
@@ -76,16 +76,15 @@ class Scorer:
         return found
 
 
-def _largest_and_log_odds(logits: Floats, best: Places) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return each row's largest logit and how far it is above the log-sum-exp of the others; overwrites the logits."""
-    n_rows, n_classes = logits.shape
-    every = np.arange(n_rows)
-    largest = logits[every, best].astype(np.float64)
+def _log_odds(terms: Terms) -> NDArray[np.float64]:
+    """Return how far each row's largest logit is above the log-sum-exp of the others; overwrites the logits."""
+    logits = terms.logits
+    n_classes, n_rows = logits.shape
     if n_classes == 1:
-        return largest, np.full(n_rows, np.inf)
-    logits[every, best] = -np.inf
-    second = logits.max(axis=1)
-    logits -= second[:, np.newaxis]
+        return np.full(n_rows, np.inf)
+    logits[terms.best, np.arange(n_rows)] = -np.inf
+    second = logits.max(axis=0)
+    logits -= second
     with np.errstate(under="ignore"):
-        others: NDArray[np.float64] = np.log(np.exp(logits, out=logits).sum(axis=1), dtype=np.float64)
-    return largest, largest - second - others
+        others: NDArray[np.float64] = np.log(np.exp(logits, out=logits).sum(axis=0), dtype=np.float64)
+    return np.asarray(terms.largest.astype(np.float64) - second - others)
