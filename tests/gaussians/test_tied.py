@@ -244,20 +244,20 @@ def test_what_is_handed_over_are_distances_to_every_class_and_to_the_nearest(n_c
     means = rng.normal(size=(n_classes, 48))
     model = TiedGaussians.from_parameters(means, np.eye(48))
     rows = (means[np.arange(n_rows) % n_classes] + rng.normal(size=(n_rows, 48))).astype(dtype)
-    found = np.empty((n_classes, n_rows)), np.empty(n_rows), np.empty(n_rows, dtype=int), np.empty(n_rows)
+    found = np.empty((n_rows, n_classes)), np.empty(n_rows), np.empty(n_rows, dtype=int), np.empty(n_rows)
 
     def keep(place, terms):
         for kept, term in zip(found, terms, strict=True):
-            kept[..., place] = term
+            kept[place] = term
 
     model.linear_terms(rows, keep)
     logits, largest, best, halves = found
-    np.testing.assert_array_equal(best, logits.argmax(axis=0))
+    np.testing.assert_array_equal(best, logits.argmax(axis=1))
     expected = cdist(rows.astype(np.float64), means, "sqeuclidean")
     tolerance = 16 * np.finfo(dtype).eps
-    np.testing.assert_array_equal(largest, logits.max(axis=0))
+    np.testing.assert_array_equal(largest, logits.max(axis=1))
     np.testing.assert_allclose(halves, 0.5 * expected.min(axis=1), rtol=tolerance)
-    np.testing.assert_allclose((logits - largest - halves).T, -0.5 * expected, rtol=4 * tolerance)
+    np.testing.assert_allclose((logits.T - largest - halves).T, -0.5 * expected, rtol=4 * tolerance)
 
 
 def test_rows_between_classes_of_one_mean_have_the_distance_to_it():

@@ -1,4 +1,4 @@
-"""The five BLAS products of the hot paths, without Python's global lock, so that threads can run them side by side.
+"""The BLAS products of the hot paths, without Python's global lock, so that threads can run them side by side.
 
 They are SciPy's own, reached through the C interface that `scipy.linalg.cython_blas` publishes; SciPy's Python
 wrappers of the same routines hold the lock. Arrays must be contiguous in the order that each function names.
@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["add_product", "add_rank_update", "product", "row_sums", "whiten_triangular"]
+__all__ = ["add_product", "add_rank_update", "product", "row_sums", "squared_lengths", "whiten_triangular"]
+
+#: NumPy squares and sums up rows that are at least this long in less time than two passes over all of them take.
+LONG_ROW = 128
 
 #: A call of BLAS takes as long as NumPy takes for this many short sums.
 FEW_SUMS = 512
@@ -42,14 +45,14 @@ def whiten_triangular(whitener: NDArray[Any], rows: NDArray[Any]) -> None:
     )
 
 
-def product(whitener: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
-    """Write rows @ whitener to out; the whitener is in Fortran order, rows and out in C order."""
-    _gemm(whitener, rows, out, beta=_ZERO[rows.dtype])
+def product(matrix: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
+    """Write rows @ matrix to out; the matrix is in Fortran order, rows and out in C order."""
+    _gemm(matrix, rows, out, beta=_ZERO[rows.dtype])
 
 
-def add_product(means: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
-    """Add means @ rowsᵀ to out; all three are in C order."""
-    _gemm(rows.T, means, out, beta=_ONE[rows.dtype])
+def add_product(matrix: NDArray[Any], rows: NDArray[Any], out: NDArray[Any]) -> None:
+    """Add rows @ matrix to out; the matrix is in Fortran order, rows and out in C order."""
+    _gemm(matrix, rows, out, beta=_ONE[rows.dtype])
 
 
 def row_sums(rows: NDArray[Any]) -> NDArray[Any]:
@@ -68,6 +71,17 @@ def row_sums(rows: NDArray[Any]) -> NDArray[Any]:
         b"T", width, _int(n), one, _data(rows), width, _data(ones), _STEP, zero, _data(sums), _STEP
     )
     return sums
+
+
+def squared_lengths(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return the squared length of each row, rows being in C order; overwrites them.
+
+    >>> squared_lengths(np.array([[3.0, 4.0]]))
+    array([25.])
+    """
+    if rows.shape[1] >= LONG_ROW:
+        return np.asarray(np.vecdot(rows, rows))
+    return row_sums(np.multiply(rows, rows, out=rows))
 
 
 def _gemm(matrix: NDArray[Any], rows: NDArray[Any], out: NDArray[Any], *, beta: Any) -> None:

@@ -1,9 +1,9 @@
 """The arithmetic behind every Gaussian score, in cache-sized chunks: logits, the largest and the distance to its class.
 
-Two matrix products per chunk: a triangular one that whitens in place, then one k × n that gives the logits
+Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
 ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads; few rows take
 NumPy's alone, and up to four of them products of vectors. A diagonal covariance needs no product to whiten, only a
-scaling. Logits have a row for each class, so that what is done along the classes runs over long rows.
+scaling. Logits of few classes are kept class by class, so that what is done with them runs over long columns.
 
 The largest logit says which class is best; the half squared distance to it, h = ½‖z − ν_best‖², is computed from the
 difference itself, so that no large squares cancel: ½‖z‖² − ℓ_best, a pass less, errs several times as much in float32.
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.features import CHUNK_BYTES, chunks, even_size, refuse_non_finite, rows_per_chunk
-from gem_ood.gaussians.blas import add_product, product, row_sums, whiten_triangular
+from gem_ood.gaussians.blas import add_product, product, squared_lengths, whiten_triangular
 from gem_ood.gaussians.covariance import is_diagonal
 from gem_ood.gaussians.parallel import run_in_parts
 from gem_ood.gaussians.workspace import working_arrays
@@ -32,6 +32,9 @@ FEW_ROWS = 256
 #: So few are multiplied one by one: a product of matrices would first copy all of the whitener.
 FEWEST_ROWS = 4
 
+#: Rows of so few logits are shorter than what NumPy does to begin each of them.
+FEW_CLASSES = 32
+
 #: What a number read or written beside the products costs, in floating-point operations that products do meanwhile.
 OPERATIONS_PER_NUMBER = 64
 
@@ -43,9 +46,9 @@ Places = NDArray[Any]
 class Terms(NamedTuple):
     """What the products leave of n rows: all that a score is made of."""
 
-    #: k × n: one row for each class.
+    #: n × k; of few classes in Fortran's order.
     logits: Floats
-    #: The largest of each column, and the place of its class.
+    #: The largest of each row, and the place of its class.
     largest: Floats
     best: Places
     #: Half the squared distance to that class.
@@ -81,7 +84,7 @@ class Kernel:
             centre=centre.astype(dtype),
             whitener=np.asfortranarray(whitener, dtype=dtype),
             whitened_means=np.ascontiguousarray(whitened_means, dtype=dtype),
-            bias=(-0.5 * np.sum(whitened_means**2, axis=1)).astype(dtype)[:, np.newaxis],
+            bias=(-0.5 * np.sum(whitened_means**2, axis=1)).astype(dtype),
             scales=np.diag(whitener).astype(dtype) if is_diagonal(whitener) else None,
             is_triangular=whitener.shape[0] == whitener.shape[1] and not np.tril(whitener, -1).any(),
             exact=(centre, whitener, whitened_means),
@@ -109,7 +112,7 @@ class Kernel:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at below
             whitened = np.subtract(features[0], self.centre, dtype=self.centre.dtype).dot(self.whitener)
             logits = self.whitened_means.dot(whitened)
-            logits += self.bias[:, 0]
+            logits += self.bias
             best = int(logits.argmax())
             whitened -= self.whitened_means[best]
             half = 0.5 * float(whitened.dot(whitened))
@@ -117,23 +120,20 @@ class Kernel:
             return logits, best, half
         refuse_non_finite(features)
         terms = self._in_float64(features)
-        return terms.logits[:, 0], int(terms.best[0]), float(terms.half_distances[0])
+        return terms.logits[0], int(terms.best[0]), float(terms.half_distances[0])
 
     def _run_part(self, features: Floats, part: slice, consume: Consumer) -> None:
         dtype = self.centre.dtype
         n_classes, rank = self.whitened_means.shape
         m, n_rows = features.shape[1], part.stop - part.start
-        widths = (m, n_classes, rank, 0 if self.is_triangular else rank)
+        widths = (m, rank, n_classes, n_classes if n_classes <= FEW_CLASSES else 0, 0 if self.is_triangular else rank)
         size = even_size(n_rows, rows_per_chunk(sum(widths), dtype.itemsize))
         with working_arrays(*((size * width,) for width in widths), dtype=dtype) as arrays:
             for rows in chunks(n_rows, size):
                 place = slice(part.start + rows.start, part.start + rows.stop)
                 chunk, n = features[place], rows.stop - rows.start
-                centred, logits, spare, out = (
-                    array[: n * width].reshape(n, width) for array, width in zip(arrays, widths, strict=True)
-                )
-                terms = self._fill(chunk, centred, logits.reshape(n_classes, n), spare, out)
-                self._hand_over(chunk, place, terms, consume)
+                working = [array[: n * width].reshape(n, width) for array, width in zip(arrays, widths, strict=True)]
+                self._hand_over(chunk, place, self._fill(chunk, working), consume)
 
     def _hand_over(self, chunk: Floats, place: slice, terms: Terms, consume: Consumer) -> None:
         if not np.isfinite(terms.half_distances).all():  # one NaN or infinity anywhere in a row reaches its distance
@@ -148,17 +148,32 @@ class Kernel:
                 whitened = np.array([row.dot(self.whitener) for row in centred])
             else:
                 whitened = centred @ self.whitener
-            logits = self.whitened_means @ whitened.T
+            logits = whitened @ self.whitened_means.T
             logits += self.bias
-            return self._terms(whitened, logits, np.empty_like(whitened))
+            best = logits.argmax(axis=1)
+            whitened -= self.whitened_means[best]
+            halves = np.vecdot(whitened, whitened)
+        halves *= 0.5
+        return Terms(logits, logits.take(best + np.arange(0, logits.size, logits.shape[1])), best, halves)
 
-    def _fill(self, chunk: Floats, centred: Floats, logits: Floats, spare: Floats, out: Floats) -> Terms:
+    def _fill(self, chunk: Floats, working: list[Floats]) -> Terms:
+        centred, spare, logits, by_class, out = working
         np.subtract(chunk, self.centre, out=centred, casting="same_kind")
-        logits[...] = self.bias
         with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
             whitened = self._whitened(centred, out)
-            add_product(self.whitened_means, whitened, logits)
-            return self._terms(whitened, logits, spare)
+            if by_class.size:
+                product(self.whitened_means.T, whitened, logits)
+                # A product that writes class by class would take twice as long as this one and its copy.
+                logits = np.add(logits, self.bias, out=by_class.reshape(logits.shape[::-1]).T)
+            else:
+                logits[...] = self.bias
+                add_product(self.whitened_means.T, whitened, logits)
+            largest, best = _largest(logits)
+            np.take(self.whitened_means, best, axis=0, out=spare, mode="clip")  # without a mode it would be copied
+            spare -= whitened
+            halves = squared_lengths(spare)
+        halves *= 0.5
+        return Terms(logits, largest, best, halves)
 
     def _whitened(self, centred: Floats, out: Floats) -> Floats:
         """Return the whitened rows: in the memory of the centred ones, or in `out` where that cannot be."""
@@ -171,30 +186,25 @@ class Kernel:
         product(self.whitener, centred, out)
         return out
 
-    def _terms(self, whitened: Floats, logits: Floats, spare: Floats) -> Terms:
-        """Return the terms of whitened rows and their logits; overwrites `spare`."""
-        largest = logits.max(axis=0)
-        best = _places(logits, largest)
-        np.take(self.whitened_means, best, axis=0, out=spare, mode="clip")  # without a mode it would be copied
-        spare -= whitened
-        halves = row_sums(np.multiply(spare, spare, out=spare))
-        halves *= 0.5
-        return Terms(logits, largest, best, halves)
-
     def _in_float64(self, chunk: Floats) -> Terms:
         """Recompute finite rows whose squares overflowed; what overflows float64 too is infinitely far."""
         terms = Kernel.of(*self.exact, np.dtype(np.float64))._few(chunk)
         far = ~np.isfinite(terms.half_distances)
-        terms.logits[:, far], terms.largest[far], terms.best[far], terms.half_distances[far] = 0.0, 0.0, 0, np.inf
+        terms.logits[far], terms.largest[far], terms.best[far], terms.half_distances[far] = 0.0, 0.0, 0, np.inf
         return terms
 
 
-def _places(logits: Floats, largest: Floats) -> Places:
-    """Return the place of the largest in each column; many short columns NumPy would search one by one."""
-    n_classes, n_rows = logits.shape
-    if n_rows > FEW_ROWS:
-        is_largest = logits == largest
-        if np.count_nonzero(is_largest) == n_rows:  # none that tie
-            numbers = np.arange(n_classes, dtype=np.min_scalar_type(n_classes - 1))[:, np.newaxis]
-            return np.asarray(np.add.reduce(is_largest.view(np.uint8) * numbers, axis=0, dtype=numbers.dtype))
-    return np.asarray(logits.argmax(axis=0))
+def _largest(logits: Floats) -> tuple[Floats, Places]:
+    """Return the largest of each row and its place."""
+    n_rows, n_classes = logits.shape
+    if n_classes > FEW_CLASSES:
+        best = logits.argmax(axis=1)
+        return logits.take(best + np.arange(0, logits.size, n_classes)), best
+    largest = logits.max(axis=1)
+    is_largest = logits == largest[:, np.newaxis]
+    if np.count_nonzero(is_largest) > n_rows:  # some tie
+        return largest, logits.argmax(axis=1)
+    # The one place of each row as a sum over the classes: NumPy would search rows one by one. Only where a row is not
+    # finite may another one tie unseen, and then all are computed again.
+    numbers = is_largest.view(np.uint8) * np.arange(n_classes, dtype=np.uint8)
+    return largest, np.add.reduce(numbers, axis=1, dtype=np.uint8)

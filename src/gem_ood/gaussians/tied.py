@@ -259,7 +259,7 @@ class TiedGaussians:
         stacked = np.empty((len(features), self.n_classes))
 
         def keep(rows: slice, terms: Terms) -> None:
-            np.subtract(terms.logits, terms.largest, out=stacked[rows].T)
+            np.subtract(terms.logits, terms.largest[:, np.newaxis], out=stacked[rows])
             stacked[rows] -= terms.half_distances[:, np.newaxis]
 
         if len(features):

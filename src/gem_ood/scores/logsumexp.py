@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_ood.gaussians.blas import row_sums
+
 __all__ = ["log_sum_above", "log_sum_above_place", "log_sum_exp"]
 
 #: What lies this far below the largest adds nothing to a float64 sum of up to some thousand terms. Much smaller numbers
@@ -17,9 +19,6 @@ NEGLIGIBLE = -44.0
 
 #: Of fewer values all exponentials are taken: looking for those that count would take longer.
 FEW_VALUES = 4096
-
-#: Of fewer classes, too, as one of them, the best, always counts.
-MANY_CLASSES = 16
 
 #: Where a larger share of the values counts, gathering them costs more than it saves.
 MOST_THAT_COUNT = 1 / 8
@@ -44,17 +43,17 @@ def log_sum_exp(values: NDArray[Any], *, overwrite: bool = False) -> NDArray[np.
 def log_sum_above(
     values: NDArray[Any], reference: NDArray[Any], log_weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """Return log Σ_i w_i exp(values[i] − reference) for each column; overwrites values.
+    """Return log Σ_i w_i exp(values[:, i] − reference) for each row; overwrites values.
 
-    Without weights the reference must be the largest of each column, so that the sum is at least one.
+    Without weights the reference must be the largest of each row, so that the sum is at least one.
 
-    >>> log_sum_above(np.array([[3.0, 0.0], [3.0, -5000.0]]), np.array([3.0, 0.0]))
+    >>> log_sum_above(np.array([[3.0, 3.0], [0.0, -5000.0]]), np.array([3.0, 0.0]))
     array([0.69314718, 0.        ])
     """
-    values -= reference
+    values -= reference[:, np.newaxis]
     if log_weights is not None:
-        values += log_weights.astype(values.dtype)[:, np.newaxis]
-        return log_sum_exp(values.T, overwrite=True)
+        values += log_weights.astype(values.dtype)
+        return log_sum_exp(values, overwrite=True)
     return np.asarray(np.log(_sums_of_exponentials(values), dtype=np.float64))
 
 
@@ -72,15 +71,18 @@ def log_sum_above_place(values: NDArray[Any], place: int, log_weights: NDArray[n
 
 
 def _sums_of_exponentials(values: NDArray[Any]) -> NDArray[Any]:
-    """Return Σ_i exp(values[i]) of columns whose largest value is 0; overwrites them.
+    """Return Σ_i exp(values[:, i]) of values whose largest in each row is 0; overwrites them.
 
     Exponentials are the dearest step, and of many classes few are near enough to a row to add anything.
     """
-    n_classes, n_rows = values.shape
-    if n_classes >= MANY_CLASSES and values.size > FEW_VALUES:
+    n_rows, n_values = values.shape
+    if values.flags.f_contiguous:  # few classes, column by column
+        np.maximum(values, NEGLIGIBLE, out=values)
+        return np.asarray(np.add.reduce(np.exp(values, out=values), axis=1))
+    if values.size > FEW_VALUES:
         is_counted = values > NEGLIGIBLE
         if np.count_nonzero(is_counted) <= MOST_THAT_COUNT * values.size:
             places = np.flatnonzero(is_counted)
-            return np.bincount(places % n_rows, weights=np.exp(values.take(places)), minlength=n_rows)
+            return np.bincount(places // n_values, weights=np.exp(values.take(places)), minlength=n_rows)
     np.maximum(values, NEGLIGIBLE, out=values)
-    return np.asarray(np.add.reduce(np.exp(values, out=values), axis=0))
+    return row_sums(np.exp(values, out=values))

@@ -79,12 +79,12 @@ class Scorer:
 def _log_odds(terms: Terms) -> NDArray[np.float64]:
     """Return how far each row's largest logit is above the log-sum-exp of the others; overwrites the logits."""
     logits = terms.logits
-    n_classes, n_rows = logits.shape
+    n_rows, n_classes = logits.shape
     if n_classes == 1:
         return np.full(n_rows, np.inf)
-    logits[terms.best, np.arange(n_rows)] = -np.inf
-    second = logits.max(axis=0)
-    logits -= second
+    logits[np.arange(n_rows), terms.best] = -np.inf
+    second = logits.max(axis=1)
+    logits -= second[:, np.newaxis]
     with np.errstate(under="ignore"):
-        others: NDArray[np.float64] = np.log(np.exp(logits, out=logits).sum(axis=0), dtype=np.float64)
+        others: NDArray[np.float64] = np.log(np.exp(logits, out=logits).sum(axis=1), dtype=np.float64)
     return np.asarray(terms.largest.astype(np.float64) - second - others)
