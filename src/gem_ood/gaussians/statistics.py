@@ -25,8 +25,12 @@ __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
 #: The rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
 MIN_ROWS_PER_UPDATE = 1024
 
-#: Rows in float64 that a core's own cache holds beside the matrix: they are written, summed up and multiplied in turn.
-UPDATE_BYTES = 2 << 20
+#: Rows in float64 that stay in the outer caches: they are written, summed up and multiplied in turn. Fewer at a time
+#: would fit a core's own cache, but threads would then wait for each other more often.
+UPDATE_BYTES = 4 << 20
+
+#: Up to so many features, NumPy's BLAS has the quicker rank update, with one thread in each part of the rows.
+NARROW = 128
 
 #: Rows are searched for the first of each class so many at a time; the first run holds all of a few dozen classes.
 FIRST_ROWS = 4096
@@ -252,7 +256,10 @@ class Accumulator:
                     if not np.isfinite(squares).all():
                         refuse_non_finite(features[rows], first_row=first_row + rows.start)
                         _refuse_overflow(squares)
-            add_rank_update(centred, scatter)
+            if self.n_features <= NARROW and scatter is not self._scatter:
+                scatter += centred.T @ centred
+            else:
+                add_rank_update(centred, scatter)
             if not np.isfinite(np.diag(scatter)).all():  # one NaN or infinity anywhere in the chunk reaches it
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
         return present, total
