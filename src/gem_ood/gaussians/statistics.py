@@ -256,10 +256,10 @@ class Accumulator:
                     if not np.isfinite(squares).all():
                         refuse_non_finite(features[rows], first_row=first_row + rows.start)
                         _refuse_overflow(squares)
-            if self.n_features <= NARROW and scatter is not self._scatter:
-                scatter += centred.T @ centred
-            else:
-                add_rank_update(centred, scatter)
+                if self.n_features <= NARROW and scatter is not self._scatter:
+                    scatter += centred.T @ centred
+                else:
+                    add_rank_update(centred, scatter)
             if not np.isfinite(np.diag(scatter)).all():  # one NaN or infinity anywhere in the chunk reaches it
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
         return present, total
