@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gem_ood.errors import InputError
 from gem_ood.gaussians import Accumulator, TiedGaussians, collect, fourth_moment, merge, parallel
 from gem_ood.gaussians.labels import LONG_ROW
-from gem_ood.gaussians.statistics import MIN_ROWS_PER_UPDATE
+from gem_ood.gaussians.statistics import MIN_ROWS_PER_UPDATE, NARROW
 
 
 def textbook(features, labels):
@@ -207,12 +207,14 @@ def test_a_bad_row_deep_inside_is_named_by_its_own_number():
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 @pytest.mark.parametrize("n_classes", [3, 400, 1500])
-def test_wide_rows_in_several_parts_equal_numpy(n_classes, n_threads, monkeypatch):
+@pytest.mark.parametrize("width", [NARROW, NARROW + 1, LONG_ROW])
+def test_rows_in_several_parts_equal_numpy(width, n_classes, n_threads, monkeypatch):
+    monkeypatch.setattr("gem_ood.gaussians.statistics.UPDATE_BYTES", 0)  # chunks of the fewest rows
     monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
     monkeypatch.setattr(parallel, "_blas_threads", lambda: n_threads)
     generator = np.random.default_rng(0)
     labels = generator.permutation(np.arange(2 * MIN_ROWS_PER_UPDATE + 3) % n_classes)
-    features = generator.normal(size=(len(labels), LONG_ROW)) + labels[:, np.newaxis]
+    features = generator.normal(size=(len(labels), width)) + labels[:, np.newaxis]
     statistics = collect(features, labels)
     means = np.array([features[labels == name].mean(axis=0) for name in range(n_classes)])
     np.testing.assert_allclose(statistics.means, means, rtol=1e-12, atol=1e-13)

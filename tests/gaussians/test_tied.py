@@ -1,6 +1,7 @@
 """TiedGaussians against SciPy, its accuracy in both precisions, and its laws."""
 
 import tracemalloc
+import warnings
 from itertools import product
 
 import numpy as np
@@ -12,9 +13,9 @@ from scipy.special import logsumexp, softmax
 from scipy.stats import multivariate_normal
 
 from gem_ood import GEM
-from gem_ood.errors import InputError
+from gem_ood.errors import InputError, RankWarning
 from gem_ood.gaussians import TiedGaussians, collect
-from gem_ood.gaussians.kernel import FEW_ROWS
+from gem_ood.gaussians.kernel import FEW_CLASSES, FEW_ROWS
 from gem_ood.gaussians.tied import FLOAT32_ERROR_LIMIT
 from gem_ood.scores import gem_scores, mahalanobis_scores
 
@@ -238,11 +239,17 @@ def test_neighbours_far_from_the_centre_count_in_the_predicted_float32_error(mon
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_rows", [3, FEW_ROWS, FEW_ROWS + 1, 3000])
-@pytest.mark.parametrize("n_classes", [1, 12, 300])
-def test_what_is_handed_over_are_distances_to_every_class_and_to_the_nearest(n_classes, n_rows, dtype):
+@pytest.mark.parametrize("n_classes", [1, FEW_CLASSES, FEW_CLASSES + 1, 300])
+@pytest.mark.parametrize("kind", ["diagonal", "triangular", "singular"])
+def test_what_is_handed_over_are_distances_to_every_class_and_to_the_nearest(kind, n_classes, n_rows, dtype):
     rng = np.random.default_rng(6)
     means = rng.normal(size=(n_classes, 48))
-    model = TiedGaussians.from_parameters(means, np.eye(48))
+    root = np.eye(48) if kind == "diagonal" else np.eye(48) + 0.05 * rng.normal(size=(48, 48))
+    if kind == "singular":
+        root[:, :8] = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RankWarning)
+        model = TiedGaussians.from_parameters(means, root @ root.T)
     rows = (means[np.arange(n_rows) % n_classes] + rng.normal(size=(n_rows, 48))).astype(dtype)
     found = np.empty((n_rows, n_classes)), np.empty(n_rows), np.empty(n_rows, dtype=int), np.empty(n_rows)
 
@@ -253,8 +260,10 @@ def test_what_is_handed_over_are_distances_to_every_class_and_to_the_nearest(n_c
     model.linear_terms(rows, keep)
     logits, largest, best, halves = found
     np.testing.assert_array_equal(best, logits.argmax(axis=1))
-    expected = cdist(rows.astype(np.float64), means, "sqeuclidean")
-    tolerance = 16 * np.finfo(dtype).eps
+    whitener = model.factor.whitener
+    assert whitener.shape[1] == (40 if kind == "singular" else 48)
+    expected = cdist(rows.astype(np.float64) @ whitener, means @ whitener, "sqeuclidean")
+    tolerance = 32 * np.finfo(dtype).eps
     np.testing.assert_array_equal(largest, logits.max(axis=1))
     np.testing.assert_allclose(halves, 0.5 * expected.min(axis=1), rtol=tolerance)
     np.testing.assert_allclose((logits.T - largest - halves).T, -0.5 * expected, rtol=4 * tolerance)

@@ -54,11 +54,43 @@ def late(*outcomes):
 NODE_LATE = Exception("The current node timed out during startup. This could happen because ...")
 
 
-def test_workers_whose_processes_were_late_are_started_once_more(monkeypatch):
+def test_workers_whose_processes_were_late_are_started_again(monkeypatch):
     init, calls = late(NODE_LATE, NODE_LATE, None)
     monkeypatch.setattr(module.ray, "init", init)
     module.start(address="local")
     assert calls == [{"address": "local"}] * 3
+
+
+def test_processes_of_a_node_that_was_late_are_ended():
+    done = subprocess.run([sys.executable, "-c", LATE_ONCE], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", "1"]  # nodes begun, and heads that run beside each other afterwards
+
+
+#: Starts Ray with a first node whose start is taken for late, and counts what runs then.
+LATE_ONCE = """
+import ray
+from ray._private import node, services
+from gem_ood.ray.session import start
+
+begun, get_node = [], services.get_node
+
+class Late(node.Node):
+    def __init__(self, *arguments, **options):
+        begun.append(self)
+        super().__init__(*arguments, **options)
+
+def late_once(*arguments):
+    if len(begun) == 1:
+        raise Exception("The current node timed out during startup.")
+    return get_node(*arguments)
+
+node.Node, services.get_node = Late, late_once
+start(address="local", num_cpus=1, include_dashboard=False, logging_level="error", log_to_driver=False)
+alive = [one for one in begun if any(process.poll() is None for _, process in one.live_processes())]
+print(len(begun), len(alive))
+ray.shutdown()
+"""
 
 
 def test_workers_that_never_start_are_one_clear_error(monkeypatch):

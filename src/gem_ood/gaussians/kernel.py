@@ -3,7 +3,8 @@
 Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
 ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads; few rows take
 NumPy's alone, and up to four of them products of vectors. A diagonal covariance needs no product to whiten, only a
-scaling. Logits of few classes are kept class by class, so that what is done with them runs over long columns.
+scaling. Logits of many rows and few classes are kept class by class, so that what is done with them runs over long
+columns.
 
 The largest logit says which class is best; the half squared distance to it, h = ½‖z − ν_best‖², is computed from the
 difference itself, so that no large squares cancel: ½‖z‖² − ℓ_best, a pass less, errs several times as much in float32.
@@ -32,7 +33,7 @@ FEW_ROWS = 256
 #: So few are multiplied one by one: a product of matrices would first copy all of the whitener.
 FEWEST_ROWS = 4
 
-#: Rows of so few logits are shorter than what NumPy does to begin each of them.
+#: Rows of so few logits are shorter than what NumPy does to begin each of them. Their places must fit into a byte.
 FEW_CLASSES = 32
 
 #: What a number read or written beside the products costs, in floating-point operations that products do meanwhile.
@@ -40,15 +41,15 @@ OPERATIONS_PER_NUMBER = 64
 
 Floats = NDArray[Any]
 
-Places = NDArray[Any]
+Places = NDArray[np.integer[Any]]
 
 
 class Terms(NamedTuple):
     """What the products leave of n rows: all that a score is made of."""
 
-    #: n × k; of few classes in Fortran's order.
+    #: n × k; of many rows and few classes in Fortran's order.
     logits: Floats
-    #: The largest of each row, and the place of its class.
+    #: The largest of each row, and the place of its class: whole numbers of any type, a byte each where that suffices.
     largest: Floats
     best: Places
     #: Half the squared distance to that class.
@@ -154,12 +155,12 @@ class Kernel:
             whitened -= self.whitened_means[best]
             halves = np.vecdot(whitened, whitened)
         halves *= 0.5
-        return Terms(logits, logits.take(best + np.arange(0, logits.size, logits.shape[1])), best, halves)
+        return Terms(logits, _at(logits, best), best, halves)
 
     def _fill(self, chunk: Floats, working: list[Floats]) -> Terms:
         centred, spare, logits, by_class, out = working
-        np.subtract(chunk, self.centre, out=centred, casting="same_kind")
         with np.errstate(over="ignore", invalid="ignore"):  # `_hand_over` looks at what is not finite
+            np.subtract(chunk, self.centre, out=centred, casting="same_kind")
             whitened = self._whitened(centred, out)
             if by_class.size:
                 product(self.whitened_means.T, whitened, logits)
@@ -169,7 +170,8 @@ class Kernel:
                 logits[...] = self.bias
                 add_product(self.whitened_means.T, whitened, logits)
             largest, best = _largest(logits)
-            np.take(self.whitened_means, best, axis=0, out=spare, mode="clip")  # without a mode it would be copied
+            # Without a mode it would be copied; of ties that were not seen, places may lie beyond the classes.
+            np.take(self.whitened_means, best, axis=0, out=spare, mode="clip")
             spare -= whitened
             halves = squared_lengths(spare)
         halves *= 0.5
@@ -194,12 +196,17 @@ class Kernel:
         return terms
 
 
+def _at(logits: Floats, places: Places) -> Floats:
+    """Return the logit of each row, in C order, at its place."""
+    return np.asarray(logits.take(places + np.arange(0, logits.size, logits.shape[1])))
+
+
 def _largest(logits: Floats) -> tuple[Floats, Places]:
     """Return the largest of each row and its place."""
     n_rows, n_classes = logits.shape
     if n_classes > FEW_CLASSES:
         best = logits.argmax(axis=1)
-        return logits.take(best + np.arange(0, logits.size, n_classes)), best
+        return _at(logits, best), best
     largest = logits.max(axis=1)
     is_largest = logits == largest[:, np.newaxis]
     if np.count_nonzero(is_largest) > n_rows:  # some tie

@@ -5,12 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 from ray._private import services, worker
+from ray._private.node import Node
 from ray.data import DataContext
 from ray.exceptions import AuthenticationError
 
@@ -23,7 +25,7 @@ __all__ = ["session", "start"]
 #: A head that does not answer by then is none.
 PATIENCE_SECONDS = 10.0
 
-#: How often workers of this machine are started: where it is busy, Ray's own processes can be later than Ray waits.
+#: At most how often Ray is started on this machine: where it is busy, Ray's own processes can be later than Ray waits.
 STARTS = 3
 
 #: What Ray says then, in an error of no kind of its own.
@@ -123,7 +125,7 @@ def _reach(address: str | None) -> None:
 
 
 def start(**options: Any) -> None:
-    """Connect to Ray or start it, once more where its own processes were too late."""
+    """Connect to Ray or start it, again where its own processes were too late."""
     for attempt in range(1, STARTS + 1):
         try:
             ray.init(**options)
@@ -131,8 +133,17 @@ def start(**options: Any) -> None:
         except Exception as error:
             if _LATE not in str(error):
                 raise
+            _end_late(error)
             if attempt == STARTS:
                 raise TimeoutError(f"its processes had not started after {STARTS} attempts") from error
+
+
+def _end_late(error: Exception) -> None:
+    """End what was late: Ray forgets a node that has not started, and its processes would go on beside the next."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        node = frame.f_locals.get("self")
+        if isinstance(node, Node):
+            node.kill_all_processes(check_alive=False)
 
 
 def _refuse_other_version() -> None:

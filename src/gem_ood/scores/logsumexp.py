@@ -76,7 +76,7 @@ def _sums_of_exponentials(values: NDArray[Any]) -> NDArray[Any]:
     Exponentials are the dearest step, and of many classes few are near enough to a row to add anything.
     """
     n_rows, n_values = values.shape
-    if values.flags.f_contiguous:  # few classes, column by column
+    if values.flags.f_contiguous:  # column by column, as the logits of few classes are
         np.maximum(values, NEGLIGIBLE, out=values)
         return np.asarray(np.add.reduce(np.exp(values, out=values), axis=1))
     if values.size > FEW_VALUES:
