@@ -127,7 +127,7 @@ def _measures(options: argparse.Namespace) -> dict[str, Callable[[], list[Sectio
             why = "the features are not here; set GEM_OOD_DATA to their folder"
             titles = {"fit": "Fit", "score": "Score", "batches": "Score in batches"}
             return [Section(f"{key}-real", f"{title} of real features", skipped=why) for key, title in titles.items()]
-        is_chosen = bool(_chosen((work.shape,), options.shapes))
+        is_chosen = options.quick or _chosen((work.shape,), options.shapes)
         return [measure(work, **usual) for measure in (cases.fit, *scores)] if is_chosen else []
 
     return {
