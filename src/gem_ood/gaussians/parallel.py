@@ -20,7 +20,7 @@ __all__ = ["available_cores", "run_in_parts"]
 Result = TypeVar("Result")
 
 #: Below this many floating-point operations, handing parts to threads costs more than it saves.
-MIN_OPERATIONS = 5e7
+MIN_OPERATIONS = 1.5e8
 
 #: All parts of one call together hold no more than this many bytes of working memory, unless one alone does.
 LARGEST_MEMORY = 48 << 20
