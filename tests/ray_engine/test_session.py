@@ -64,7 +64,9 @@ def test_workers_whose_processes_were_late_are_started_again(monkeypatch):
 def test_processes_of_a_node_that_was_late_are_ended():
     done = subprocess.run([sys.executable, "-c", LATE_ONCE], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["2", "1"]  # nodes begun, and heads that run beside each other afterwards
+    begun, running = map(int, done.stdout.split())
+    assert begun >= 2  # more where the machine is so busy that another one is late in earnest
+    assert running == 1
 
 
 #: Starts Ray with a first node whose start is taken for late, and counts what runs then.
