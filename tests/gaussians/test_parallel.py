@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -59,6 +60,53 @@ def test_the_first_bad_row_is_the_one_named(three_threads):
     for verb in (detector.score_samples, lambda bad: GEM().fit(bad, labels)):
         with pytest.raises(InputError, match="row 1000, column 3 is NaN"):
             verb(features)
+
+
+def test_turns_come_back_in_order_and_cover_the_rows(three_threads):
+    sized = {"operations": 1e9, "least_operations": 1e8, "multiple": 32}
+    turns = parallel.run_in_turns(lambda part: (part.start, part.stop), 1000, **sized)
+    starts, stops = zip(*turns, strict=True)
+    assert starts == (0, *stops[:-1])
+    assert stops[-1] == 1000
+    assert len(turns) > 3
+    assert all(start % 32 == 0 for start in starts)
+    assert parallel.run_in_turns(lambda part: (part.start, part.stop), 9, **sized | {"operations": 1e7}) == [(0, 9)]
+
+
+def test_the_caller_takes_the_turns_of_threads_that_never_come(three_threads, monkeypatch):
+    busy, release = threading.Event(), threading.Event()
+    pool = ThreadPoolExecutor(1)
+    monkeypatch.setattr(parallel, "_pool", lambda _: pool)
+    pool.submit(lambda: busy.set() or release.wait(timeout=60))
+    assert busy.wait(timeout=20)
+    try:
+        turns = parallel.run_in_turns(
+            lambda part: part.stop, 100, operations=1e9, least_operations=1e8, multiple=1
+        )
+        assert turns[-1] == 100
+        assert not release.is_set()
+    finally:
+        release.set()
+        pool.shutdown()
+
+
+def test_an_error_in_a_turn_is_raised_once_all_that_began_have_ended(three_threads):
+    running, lock = [], threading.Lock()
+
+    def work(part):
+        with lock:
+            running.append(part.start)
+        try:
+            time.sleep(0.01)
+            if part.start == 64:
+                raise InputError("the third turn")
+        finally:
+            with lock:
+                running.remove(part.start)
+
+    with pytest.raises(InputError, match="the third turn"):
+        parallel.run_in_turns(work, 1000, operations=1e9, least_operations=1e8, multiple=32)
+    assert not running
 
 
 def test_blas_has_its_threads_back_afterwards_also_after_an_error(three_threads):

@@ -1,6 +1,6 @@
 """The arithmetic behind every Gaussian score, in cache-sized chunks: logits, the largest and the distance to its class.
 
-Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
+This is the way by NumPy; `distances` takes the passes in C where these are there. Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
 ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads; few rows take
 NumPy's alone, and up to four of them products of vectors. A diagonal covariance needs no product to whiten, only a
 scaling. Logits of many rows and few classes are kept class by class, so that what is done with them runs over long
@@ -14,6 +14,7 @@ The exponents of the paper are f_i = ℓ_i − ℓ_best − h.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from gem_ood.features import CHUNK_BYTES, chunks, even_size, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.blas import add_product, product, squared_lengths, whiten_triangular
 from gem_ood.gaussians.covariance import is_diagonal
+from gem_ood.gaussians.native import Scorer, library
 from gem_ood.gaussians.parallel import run_in_parts
 from gem_ood.gaussians.workspace import working_arrays
 
@@ -96,17 +98,22 @@ class Kernel:
 
         Long inputs are cut among threads, so `consume` must only write to the slice it is given, and keep no logits.
         """
-        (n_rows, m), n_classes = features.shape, len(self.whitened_means)
+        n_rows = len(features)
         if n_rows <= FEW_ROWS:
             self._hand_over(features, slice(0, n_rows), self._few(features), consume)
             return
-        products = m * ((m if self.scales is None else 1) + 2 * n_classes)
         run_in_parts(
             lambda part: self._run_part(features, part, consume),
             n_rows,
-            operations=float(n_rows) * (products + OPERATIONS_PER_NUMBER * (m + n_classes)),
+            operations=self.operations(n_rows),
             bytes_per_part=CHUNK_BYTES,
         )
+
+    def operations(self, n_rows: int) -> float:
+        """Return what so many rows take, in floating-point operations of products."""
+        m, n_classes = len(self.centre), len(self.whitened_means)
+        products = m * ((m if self.scales is None else 1) + 2 * n_classes)
+        return float(n_rows) * (products + OPERATIONS_PER_NUMBER * (m + n_classes))
 
     def row(self, features: Floats) -> tuple[Floats, int, float]:
         """Return the k logits of a single row, the place of the largest and the half squared distance to its class."""
@@ -120,8 +127,26 @@ class Kernel:
         if math.isfinite(half):
             return logits, best, half
         refuse_non_finite(features)
-        terms = self._in_float64(features)
+        terms = self.in_float64(features)
         return terms.logits[0], int(terms.best[0]), float(terms.half_distances[0])
+
+    def in_float64(self, chunk: Floats) -> Terms:
+        """Recompute finite rows whose squares overflowed; what overflows float64 too is infinitely far."""
+        terms = Kernel.of(*self.exact, np.dtype(np.float64))._few(chunk)
+        far = ~np.isfinite(terms.half_distances)
+        terms.logits[far], terms.largest[far], terms.best[far], terms.half_distances[far] = 0.0, 0.0, 0, np.inf
+        return terms
+
+    @cached_property
+    def scorer(self) -> Scorer | None:
+        """The same for the passes in C: None where these are not there, or a scaling is all that whitens."""
+        if library() is None or self.scales is not None:
+            return None
+        return Scorer(self.centre, self.whitener, self.whitened_means, self.bias, is_triangular=self.is_triangular)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what holds addresses: a copy makes its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "scorer"}
 
     def _run_part(self, features: Floats, part: slice, consume: Consumer) -> None:
         dtype = self.centre.dtype
@@ -139,7 +164,7 @@ class Kernel:
     def _hand_over(self, chunk: Floats, place: slice, terms: Terms, consume: Consumer) -> None:
         if not np.isfinite(terms.half_distances).all():  # one NaN or infinity anywhere in a row reaches its distance
             refuse_non_finite(chunk, first_row=place.start)
-            terms = self._in_float64(chunk)
+            terms = self.in_float64(chunk)
         consume(place, terms)
 
     def _few(self, chunk: Floats) -> Terms:
@@ -187,13 +212,6 @@ class Kernel:
             return centred
         product(self.whitener, centred, out)
         return out
-
-    def _in_float64(self, chunk: Floats) -> Terms:
-        """Recompute finite rows whose squares overflowed; what overflows float64 too is infinitely far."""
-        terms = Kernel.of(*self.exact, np.dtype(np.float64))._few(chunk)
-        far = ~np.isfinite(terms.half_distances)
-        terms.logits[far], terms.largest[far], terms.best[far], terms.half_distances[far] = 0.0, 0.0, 0, np.inf
-        return terms
 
 
 def _at(logits: Floats, places: Places) -> Floats:

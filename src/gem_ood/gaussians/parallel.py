@@ -1,4 +1,4 @@
-"""Threads for long work: the rows are cut in as many parts as BLAS has threads, and BLAS gets one thread in each.
+"""Threads for long work, as many as BLAS has. Work with BLAS is cut in so many parts, and BLAS gets one thread in each.
 
 So the steps between the products (subtracting, exponentials, sums) run in parallel too, and the threads meet once
 instead of at every product: on a busy machine each such meeting costs a turn of the scheduler.
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["available_cores", "run_in_parts"]
+__all__ = ["available_cores", "run_in_parts", "run_in_turns"]
 
 Result = TypeVar("Result")
 
@@ -24,6 +24,9 @@ MIN_OPERATIONS = 1.5e8
 
 #: All parts of one call together hold no more than this many bytes of working memory, unless one alone does.
 LARGEST_MEMORY = 48 << 20
+
+#: Turns of a thread: more would make up for a thread that waits, and cost the start of each.
+MOST_TURNS = 8
 
 #: Room for a BLAS that is told to use more threads than there are cores; a thread is started only when it is needed.
 MOST_THREADS = 64
@@ -59,6 +62,39 @@ def run_in_parts(
             for other in others:  # they write to the caller's arrays
                 other.exception()  # waits and raises nothing; `futures.wait` would put a waiter on each first
         return [own, *(other.result() for other in others)]
+
+
+def run_in_turns(
+    work: Callable[[slice], Result], n_rows: int, *, operations: float, least_operations: float, multiple: int
+) -> list[Result]:
+    """Return the results of work outside BLAS on consecutive slices of the rows, which threads take as they get to it.
+
+    A thread that the system lets wait holds up nobody: the caller takes the slices that it leaves. Each has at least
+    half as many operations as are worth a thread, and a multiple of so many rows.
+    """
+    n_threads = 1 if operations < least_operations or _is_worker() else _blas_threads()
+    if n_threads <= 1:
+        return [work(slice(0, n_rows))]
+    n_turns = min(MOST_TURNS * n_threads, int(2.0 * operations / least_operations))
+    size = -(-n_rows // (n_turns * multiple)) * multiple
+    starts = range(0, n_rows, size)
+    results: dict[int, Result] = {}
+    turns = iter(starts)  # shared: each start goes to one thread
+
+    def take_turns() -> None:
+        for start in turns:
+            results[start] = work(slice(start, min(start + size, n_rows)))
+
+    others = [_pool(os.getpid()).submit(take_turns) for _ in range(n_threads - 1)]
+    try:
+        take_turns()
+    finally:
+        late = [other for other in others if not other.cancel()]  # those that began write to the caller's arrays
+        for other in late:
+            other.exception()
+    for other in late:
+        other.result()
+    return [results[start] for start in starts]
 
 
 @cache

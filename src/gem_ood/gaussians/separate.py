@@ -17,7 +17,8 @@ from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import as_features
 from gem_ood.gaussians.class_statistics import ClassStatistics
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
-from gem_ood.gaussians.kernel import Floats, Kernel, Terms
+from gem_ood.gaussians.distances import distances
+from gem_ood.gaussians.kernel import Kernel
 from gem_ood.gaussians.statistics import Statistics
 from gem_ood.gaussians.tied import LOG_TWO_PI, Priors, normalized, resolve_priors
 
@@ -122,12 +123,7 @@ class SeparateGaussians:
         if len(features) == 0:
             return stacked
         for code, kernel in enumerate(self._kernels):
-            column = stacked[:, code]
-
-            def keep(rows: slice, terms: Terms, column: Floats = column) -> None:
-                np.negative(terms.half_distances, out=column[rows])
-
-            kernel.run(features, keep)
+            np.negative(distances(kernel, features, has_sums=False).halves, out=stacked[:, code])
         return stacked
 
     def squared_distances(self, X: ArrayLike) -> NDArray[np.float64]:

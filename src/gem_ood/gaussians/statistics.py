@@ -18,6 +18,7 @@ from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, even_size, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.blas import add_rank_update
 from gem_ood.gaussians.labels import Codes, add_class_sums, class_counts, class_names, distinct_labels, encode
+from gem_ood.gaussians.native import can_read, centre_by_class, library
 from gem_ood.gaussians.parallel import run_in_parts
 
 __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
@@ -247,10 +248,9 @@ class Accumulator:
         for rows in chunks(len(features), len(buffer)):
             chunk = features[rows] if prepare is None else prepare(features[rows])
             centred = buffer[: len(chunk)]
-            np.take(self._shifts, codes[rows], axis=0, out=centred, mode="clip")
+            places = codes[rows] if place_of is None else place_of[codes[rows]]
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at below
-                np.subtract(chunk, centred, out=centred)
-                add_class_sums(codes[rows] if place_of is None else place_of[codes[rows]], centred, total)
+                self._centre(chunk, codes[rows], places, centred, total)
                 if scatter is self._scatter:  # what is added here stays: it must be right before it is
                     squares = np.einsum("ij,ij->j", centred, centred) + np.diag(scatter)
                     if not np.isfinite(squares).all():
@@ -263,6 +263,24 @@ class Accumulator:
             if not np.isfinite(np.diag(scatter)).all():  # one NaN or infinity anywhere in the chunk reaches it
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
         return present, total
+
+    def _centre(
+        self,
+        chunk: NDArray[Any],
+        codes: Codes,
+        places: NDArray[Any],
+        out: NDArray[np.float64],
+        total: NDArray[np.float64],
+    ) -> None:
+        """Write rows less the shift of their class to `out`, and add each to the total at its place."""
+        if library() is not None and can_read(chunk):
+            shift_places = codes.astype(np.int64)
+            total_places = shift_places if places is codes else places.astype(np.int64, copy=False)
+            centre_by_class(chunk, shift_places, self._shifts, total_places, total, out)
+            return
+        np.take(self._shifts, codes, axis=0, out=out, mode="clip")
+        np.subtract(chunk, out, out=out)
+        add_class_sums(places, out, total)
 
     def statistics(self, *, is_last: bool = False) -> Statistics:
         """Return the statistics of all rows added so far; unless this `is_last`, the accumulator can go on afterwards.

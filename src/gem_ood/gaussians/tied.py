@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.covariance import CovariancePolicy, Factor, factorize, tied_covariance
+from gem_ood.gaussians.distances import Distances, distances
 from gem_ood.gaussians.kernel import Consumer, Floats, Kernel, Terms
 from gem_ood.gaussians.statistics import Statistics
 
@@ -240,6 +241,13 @@ class TiedGaussians:
         features = as_features(X)
         self.check_width(features)
         self.kernel(features.dtype).run(features, consume)
+
+    def distances(
+        self, features: NDArray[Any], *, log_weights: NDArray[np.float64] | None = None, has_sums: bool = True
+    ) -> Distances:
+        """Return the distance of each row to its nearest class and, if asked for, what the other classes add."""
+        self.check_width(features)
+        return distances(self.kernel(features.dtype), features, log_weights=log_weights, has_sums=has_sums)
 
     def terms_of_row(self, features: NDArray[Any]) -> tuple[Floats, int, float]:
         """Return the logits, the best class and ½d² to it of a single row: what `linear_terms` hands over, sooner."""

@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from gem_ood.errors import InputError
 from gem_ood.features import as_features
 from gem_ood.gaussians import TiedGaussians
-from gem_ood.gaussians.kernel import Terms
 from gem_ood.scores.logits import energy
-from gem_ood.scores.logsumexp import log_sum_above, log_sum_above_place, log_sum_exp
+from gem_ood.gaussians.log_sums import log_sum_above_place, log_sum_exp
 
 __all__ = [
     "gem",
@@ -93,15 +92,10 @@ def gem_scores(
         if nearest is not None:
             nearest[0] = place
         return np.array([log_sum_above_place(values, place, log_weights) - half_distance])
-    scores = np.empty(len(features))
-
-    def keep(rows: slice, terms: Terms) -> None:
-        if nearest is not None:
-            nearest[rows] = terms.best
-        np.subtract(log_sum_above(terms.logits, terms.largest, log_weights), terms.half_distances, out=scores[rows])
-
-    gaussians.linear_terms(features, keep)
-    return scores
+    found = gaussians.distances(features, log_weights=log_weights)
+    if nearest is not None:
+        nearest[...] = found.best
+    return np.subtract(found.log_sums, found.halves, dtype=np.float64)
 
 
 def mahalanobis_scores(
@@ -118,14 +112,10 @@ def mahalanobis_scores(
         if nearest is not None:
             nearest[0] = place
         return np.array([0.0 - 2.0 * half_distance])
-    scores = np.empty(len(features))
-
-    def keep(rows: slice, terms: Terms) -> None:
-        if nearest is not None:
-            nearest[rows] = terms.best
-        np.multiply(terms.half_distances, -2.0, out=scores[rows])
-
-    gaussians.linear_terms(features, keep)
+    found = gaussians.distances(features, has_sums=False)
+    if nearest is not None:
+        nearest[...] = found.best
+    scores = np.multiply(found.halves, -2.0, dtype=np.float64)
     scores += 0.0  # at a class mean it is 0, not −0
     return scores
 

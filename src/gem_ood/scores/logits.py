@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, refuse_non_finite
-from gem_ood.scores.logsumexp import log_sum_exp
+from gem_ood.gaussians.log_sums import log_sum_exp
 
 __all__ = ["check_temperature", "energy", "max_logit", "msp", "softmax"]
 

@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 
 from gem_ood.errors import InputError
 from gem_ood.features import unit_length
-from gem_ood.scores.logsumexp import log_sum_exp
+from gem_ood.gaussians.log_sums import log_sum_exp
 from gem_ood.scores.probabilities import as_logits
 
 __all__ = ["DISTANCES", "ActivationModel", "ClassMeans", "fit_weibull", "openmax"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from gem_ood.scores.logsumexp import FEW_VALUES, log_sum_above, log_sum_above_place
+from gem_ood.gaussians.log_sums import FEW_VALUES, log_sum_above, log_sum_above_place
 
 
 def values_below(distance, *, n_rows, n_classes, dtype, seed=0):

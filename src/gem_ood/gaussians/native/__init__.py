@@ -1,0 +1,177 @@
+"""Passes over rows compiled from C, where the installation could compile them: see `passes.c`.
+
+They are called through ctypes, which holds no lock meanwhile, so that threads can run them side by side. Where there
+is no library, or the processor lacks the instructions, `library` returns None and NumPy does the same work. The
+environment variable GEM_OOD_NATIVE=0 asks for that.
+"""
+
+import ctypes
+import os
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Scorer", "can_read", "centre_by_class", "instructions", "library", "limit_instructions"]
+
+LIBRARY = Path(__file__).with_name("passes.so")
+
+SWITCH = "GEM_OOD_NATIVE"
+
+#: What `limit_level` in passes.c returns.
+INSTRUCTIONS = ("none", "AVX2", "AVX-512")
+
+#: The routines exist for these.
+TYPES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+
+_address, _number = ctypes.c_void_p, ctypes.c_int64
+
+#: How rows are passed: where they are, how many, how many bytes apart, and whether they are doubles.
+_ROWS = (_address, _number, _number, _number)
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        *((name, _number) for name in ("n_features", "rank", "n_classes", "is_triangular")),
+        *((name, _address) for name in ("centre", "whitener", "packed_means", "means", "bias")),
+    )
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """Return the compiled passes, or None where there are none that this processor can run."""
+    if os.environ.get(SWITCH) == "0" or not LIBRARY.exists():
+        return None
+    try:
+        loaded = ctypes.CDLL(str(LIBRARY))
+    except OSError:  # built for another system
+        return None
+    for name in TYPES.values():
+        pack, score = getattr(loaded, f"pack_{name}"), getattr(loaded, f"score_{name}")
+        pack.argtypes, pack.restype = [_address, _number, _number, _number, _address], _number
+        score.argtypes, score.restype = [_address, *_ROWS] + [_address] * 6, _number
+    loaded.limit_level.argtypes, loaded.limit_level.restype = [_number], _number
+    loaded.panel_size.argtypes, loaded.panel_size.restype = [], _number
+    loaded.workspace_bytes.argtypes, loaded.workspace_bytes.restype = [_number] * 3, _number
+    loaded.centre_by_class.argtypes, loaded.centre_by_class.restype = [*_ROWS, _number] + [_address] * 5, None
+    return loaded if loaded.limit_level(len(INSTRUCTIONS) - 1) else None
+
+
+def instructions() -> str:
+    """Return which instructions the compiled passes use here: "none", "AVX2" or "AVX-512".
+
+    >>> instructions() in INSTRUCTIONS
+    True
+    """
+    return limit_instructions(INSTRUCTIONS[-1])
+
+
+def limit_instructions(widest: str) -> str:
+    """Let the compiled passes use nothing wider, and return what they use now."""
+    loaded = library()
+    return INSTRUCTIONS[loaded.limit_level(INSTRUCTIONS.index(widest)) if loaded else 0]
+
+
+def can_read(rows: NDArray[Any]) -> bool:
+    """Return whether the compiled passes read these rows as they lie: of a type they know, each row in one run.
+
+    >>> can_read(np.zeros((2, 3))), can_read(np.zeros((3, 2)).T), can_read(np.zeros((2, 3), dtype=np.float16))
+    (True, False, False)
+    """
+    return rows.dtype in TYPES and rows.flags.aligned and (rows.strides[1] == rows.itemsize or rows.shape[1] == 1)
+
+
+class Scorer:
+    """Tied Gaussians as the compiled passes read them: all arrays of one type, the largest laid out anew."""
+
+    def __init__(
+        self,
+        centre: NDArray[Any],
+        whitener: NDArray[Any],
+        whitened_means: NDArray[Any],
+        bias: NDArray[Any],
+        *,
+        is_triangular: bool,
+    ) -> None:
+        loaded = library()
+        assert loaded is not None
+        self.dtype = centre.dtype
+        (n_features, rank), n_classes = whitener.shape, len(whitened_means)
+        self._arrays = (  # kept for as long as their addresses are
+            np.ascontiguousarray(centre),
+            _packed(loaded, whitener, is_triangular),
+            _packed(loaded, whitened_means.T, False),
+            np.ascontiguousarray(whitened_means),
+            np.concatenate([bias, np.zeros(loaded.panel_size(), dtype=self.dtype)]),
+        )
+        self._model = _Model(n_features, rank, n_classes, is_triangular, *(array.ctypes.data for array in self._arrays))
+        self._model_address = ctypes.addressof(self._model)
+        self._score = getattr(loaded, f"score_{TYPES[self.dtype]}")
+        self._workspace_bytes = loaded.workspace_bytes(n_features, rank, n_classes)
+        self._of_thread = threading.local()
+
+    def score(
+        self,
+        rows: NDArray[Any],
+        halves: NDArray[Any],
+        best: NDArray[np.int64],
+        sums: NDArray[Any] | None = None,
+        references: NDArray[Any] | None = None,
+        log_weights: NDArray[Any] | None = None,
+    ) -> int:
+        """Write what passes.c says of each row; return in how many something overflowed or was no number."""
+        outputs = (halves, best, sums, references)
+        return int(
+            self._score(
+                self._model_address, *_rows(rows), _address_of(log_weights), self._workspace(), *map(_address_of, outputs)
+            )
+        )
+
+    def _workspace(self) -> int:
+        """Return the address of this thread's working memory."""
+        try:
+            address: int = self._of_thread.address
+        except AttributeError:
+            self._of_thread.memory = np.empty(self._workspace_bytes, dtype=np.uint8)
+            address = self._of_thread.address = self._of_thread.memory.ctypes.data
+        return address
+
+
+def centre_by_class(
+    rows: NDArray[Any],
+    shift_places: NDArray[np.int64],
+    shifts: NDArray[np.float64],
+    total_places: NDArray[np.int64],
+    totals: NDArray[np.float64],
+    out: NDArray[np.float64],
+) -> None:
+    """Write each row less the shift at its place to out, and add that to the total at its place."""
+    loaded = library()
+    assert loaded is not None
+    given = (shift_places, shifts, total_places, totals, out)
+    loaded.centre_by_class(*_rows(rows), rows.shape[1], *map(_address_of, given))
+
+
+def _rows(rows: NDArray[Any]) -> tuple[Any, int, int, bool]:
+    return _address_of(rows), len(rows), rows.strides[0], rows.itemsize == 8
+
+
+def _packed(loaded: ctypes.CDLL, matrix: NDArray[Any], is_triangular: bool) -> NDArray[Any]:
+    given = np.ascontiguousarray(matrix)
+    pack = getattr(loaded, f"pack_{TYPES[given.dtype]}")
+    packed = np.empty(pack(given.ctypes.data, *given.shape, is_triangular, None), dtype=given.dtype)
+    pack(given.ctypes.data, *given.shape, is_triangular, packed.ctypes.data)
+    return packed
+
+
+def _address_of(array: NDArray[Any] | None) -> Any:
+    """Return the address of an array's first number as an argument of a call; None for none."""
+    if array is None:
+        return None
+    try:
+        return ctypes.byref(ctypes.c_char.from_buffer(array))  # in a quarter of the time of array.ctypes.data
+    except TypeError:  # it is read-only, or has gaps
+        return array.ctypes.data
