@@ -4,6 +4,8 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
+# What is compiled when the project is installed.
+COMPILED = hatch_build.py $(wildcard src/gem_ood/gaussians/native/*.[ch])
 INSTALL = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
 # One BLAS thread a worker: several with two threads each would fight for two cores. Three of them, as tests of commands,
@@ -73,7 +75,7 @@ peers: $(BENCH_VENV)/.ready
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) build
 
-$(VENV)/.demo: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
 	$(INSTALL) --editable ".[data,report]"
@@ -93,7 +95,7 @@ $(VENV)/.docs: $(VENV)/.test
 	@touch $@
 
 # The peers come without their dependencies: their pins contradict each other (benchmarks/README.md).
-$(BENCH_VENV)/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt benchmarks/requirements-peers.txt
+$(BENCH_VENV)/.ready: pyproject.toml constraints.txt $(COMPILED) benchmarks/requirements.txt benchmarks/requirements-peers.txt
 	$(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BENCH_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable . --requirement benchmarks/requirements.txt

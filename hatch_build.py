@@ -37,15 +37,16 @@ def _compile(source: Path, target: Path) -> str:
     """Compile, and return why not where that failed."""
     if sys.platform != "linux":
         return "they are written for GCC on Linux"
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # beside the target, to be moved there at once
         built = Path(folder) / target.name
-        command = [compiler, *FLAGS, "-o", str(built), str(source)]
+        command = [*compiler, *FLAGS, "-o", str(built), str(source)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except OSError as error:
-            return f"{compiler}: {error.strerror}"
+            return f"{compiler[0]}: {error.strerror}"
         except subprocess.CalledProcessError as error:
-            return f"{compiler} says {error.stderr.strip().splitlines()[0]}"
+            said = error.stderr.strip().splitlines() or [f"it ended with code {error.returncode}"]
+            return f"{compiler[0]}: {next((line for line in said if 'error' in line), said[0])}"
         built.replace(target)
     return ""

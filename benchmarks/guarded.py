@@ -23,8 +23,8 @@ BATCH = 200
 CLASSES = 10
 # A guard may cost five in a hundred of what the model costs.
 LARGEST_OVERHEAD = 1.05
-# A ratio near one needs more pairs than a ratio of three, and a batch is short.
-FORWARD_ROUNDS = 3
+# A ratio near one needs more pairs than a ratio of three.
+MORE_ROUNDS = 3
 NO_TORCH = 'torch is not installed; run: pip install "gem-ood[torch]"'
 
 
@@ -36,7 +36,7 @@ def guard(*, rounds: int, n_images: int) -> list[Section]:
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
-    return [_forward(rounds=FORWARD_ROUNDS * rounds), _passes(rounds=rounds, n_images=n_images)]
+    return [_forward(rounds=MORE_ROUNDS * rounds), _passes(rounds=MORE_ROUNDS * rounds, n_images=n_images)]
 
 
 def _forward(*, rounds: int) -> Section:

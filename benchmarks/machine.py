@@ -10,7 +10,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["busy_warning", "facts", "wait_for_quiet"]
+__all__ = ["busy_warning", "facts", "stolen_share", "ticks", "wait_for_quiet"]
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
@@ -27,8 +27,12 @@ PACKAGES = (
 )
 # Of the cores, at the start of the run: above this, somebody else is computing.
 QUIET_LOAD = 0.25
+# Of the processors' time: a virtual machine that got less than the rest was held up again and again.
+MOST_STOLEN = 0.05
 # What ended just now, such as the installation of the peers, is no longer in the load after so long.
 MOST_SECONDS_TO_WAIT = 120
+# Its place in a line of /proc/stat, after the name: user, nice, system, idle, iowait, irq, softirq, steal.
+STOLEN = 7
 
 
 def wait_for_quiet() -> None:
@@ -47,6 +51,8 @@ def facts() -> dict[str, str]:
     import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_info
 
+    from gem_ood.gaussians import native
+
     pools = [
         f"{pool['internal_api']} {pool['version'] or ''} {pool.get('architecture', '')} x{pool['num_threads']}"
         for pool in threadpool_info()
@@ -61,15 +67,36 @@ def facts() -> dict[str, str]:
         "source": _source(),
         "packages": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
         "thread pools": ", ".join(pools),
+        "passes in C": native.instructions(),
     }
 
 
+def ticks() -> tuple[int, ...]:
+    """What the processors' time went into so far, as Linux counts it; nothing elsewhere."""
+    counts = Path("/proc/stat")
+    return tuple(map(int, counts.read_text().split("\n", 1)[0].split()[1:])) if counts.exists() else ()
+
+
+def stolen_share(before: tuple[int, ...], after: tuple[int, ...]) -> dict[str, str]:
+    """The fact that other machines on the same processors took time from this one, where the system tells."""
+    if not before or sum(after) == sum(before):
+        return {}
+    stolen = (after[STOLEN] - before[STOLEN]) / (sum(after) - sum(before))
+    return {"taken by other machines": f"{stolen:.1%} of the processors' time"}
+
+
 def busy_warning(found: dict[str, str]) -> str:
-    """A sentence when the machine was busy at the start, else nothing."""
+    """What took the machine from this run, in a sentence, or nothing."""
+    reasons = []
     load, cores = float(found["load at start"]), int(found["cores"])
-    if load <= QUIET_LOAD * cores:
-        return ""
-    return f"load was {load:.2f} on {cores} cores before the run: other work distorts every number; run again"
+    if load > QUIET_LOAD * cores:
+        reasons.append(
+            f"load was {load:.2f} on {cores} cores before the run: other work distorts every number; run again"
+        )
+    stolen = found.get("taken by other machines", "0%").partition("%")[0]
+    if float(stolen) / 100.0 > MOST_STOLEN:
+        reasons.append(f"other machines on these processors took {stolen}% of their time; run again where they do not")
+    return "; ".join(reasons)
 
 
 def _cpu_model() -> str:

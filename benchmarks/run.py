@@ -50,7 +50,7 @@ def main() -> None:
 
     if not options.quick:
         machine.wait_for_quiet()
-    facts = machine.facts()
+    facts, before = machine.facts(), machine.ticks()
     sections = []
     for name, measure in _measures(options).items():
         if name in options.only:
@@ -61,7 +61,9 @@ def main() -> None:
             if options.json:  # what is measured stays, whatever comes after
                 options.json.write_text(report.as_json(report.Run(facts, sections)), encoding="utf-8")
 
-    run = report.Run(facts, sections)
+    run = report.Run(facts | machine.stolen_share(before, machine.ticks()), sections)
+    if options.json:
+        options.json.write_text(report.as_json(run), encoding="utf-8")
     print(report.as_text(run))
     if options.compare:
         print(f"\n{history.comparison(run, options.compare)}")

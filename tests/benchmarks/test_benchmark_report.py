@@ -2,6 +2,7 @@ import json
 
 from made_runs import FACTS, failed, made_run, row
 
+import machine
 import report
 from report import Run
 from sections import Section
@@ -70,6 +71,15 @@ def test_a_busy_machine_is_told_first():
     first = report.warnings(made_run(**{"load at start": "1.90"}))[0]
     assert first.startswith("THE MACHINE WAS TOO NOISY")
     assert "load was 1.90 on 2 cores" in first
+
+
+def test_time_that_other_machines_took_is_told():
+    before, after = (100, 0, 10, 880, 0, 0, 0, 10, 0, 0), (150, 0, 20, 900, 0, 0, 0, 30, 0, 0)
+    taken = machine.stolen_share(before, after)
+    assert taken == {"taken by other machines": "20.0% of the processors' time"}
+    assert "took 20.0% of their time" in report.distrust(made_run(**taken))
+    assert report.distrust(made_run(**machine.stolen_share(before, (*after[:3], 9000, *after[4:])))) == ""
+    assert machine.stolen_share((), ()) == {}
 
 
 def test_too_many_noisy_numbers_make_the_run_suspect():

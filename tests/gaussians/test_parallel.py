@@ -80,9 +80,7 @@ def test_the_caller_takes_the_turns_of_threads_that_never_come(three_threads, mo
     pool.submit(lambda: busy.set() or release.wait(timeout=60))
     assert busy.wait(timeout=20)
     try:
-        turns = parallel.run_in_turns(
-            lambda part: part.stop, 100, operations=1e9, least_operations=1e8, multiple=1
-        )
+        turns = parallel.run_in_turns(lambda part: part.stop, 100, operations=1e9, least_operations=1e8, multiple=1)
         assert turns[-1] == 100
         assert not release.is_set()
     finally:

@@ -71,9 +71,15 @@ def _by_scorer(kernel: Kernel, scorer: Scorer, features: Floats, log_weights: Lo
     is_readable = can_read(features)
 
     def score(part: slice) -> int:
-        outputs = (None if out is None else out[part] for out in (halves, best, sums, references))
         rows = features[part] if is_readable else np.ascontiguousarray(features[part], dtype)
-        return scorer.score(rows, *outputs, weights)
+        return scorer.score(
+            rows,
+            halves[part],
+            best[part],
+            sums=None if sums is None else sums[part],
+            references=None if references is None else references[part],
+            log_weights=weights,
+        )
 
     def score_chunks(part: slice) -> int:
         size = rows_per_chunk(features.shape[1])

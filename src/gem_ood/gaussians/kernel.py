@@ -1,10 +1,10 @@
 """The arithmetic behind every Gaussian score, in cache-sized chunks: logits, the largest and the distance to its class.
 
-This is the way by NumPy; `distances` takes the passes in C where these are there. Two matrix products per chunk: a triangular one that whitens in place, then one n × k that gives the logits
-ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's: mixing in NumPy's own would wake a second pool of threads; few rows take
-NumPy's alone, and up to four of them products of vectors. A diagonal covariance needs no product to whiten, only a
-scaling. Logits of many rows and few classes are kept class by class, so that what is done with them runs over long
-columns.
+This is the way by NumPy; where the passes in C are there, `distances` takes these. Two matrix products per chunk: a
+triangular one that whitens in place, then one n × k that gives the logits ℓ_i = z·ν_i − ½‖ν_i‖². Both are SciPy's:
+mixing in NumPy's own would wake a second pool of threads; few rows take NumPy's alone, and up to four of them products
+of vectors. A diagonal covariance needs no product to whiten, only a scaling. Logits of many rows and few classes are
+kept class by class, so that what is done with them runs over long columns.
 
 The largest logit says which class is best; the half squared distance to it, h = ½‖z − ν_best‖², is computed from the
 difference itself, so that no large squares cancel: ½‖z‖² − ℓ_best, a pass less, errs several times as much in float32.

@@ -17,8 +17,7 @@ from scipy.linalg.blas import dsyrk
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, even_size, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.blas import add_rank_update
-from gem_ood.gaussians.labels import Codes, add_class_sums, class_counts, class_names, distinct_labels, encode
-from gem_ood.gaussians.native import can_read, centre_by_class, library
+from gem_ood.gaussians.labels import Codes, centre_by_class, class_counts, class_names, distinct_labels, encode
 from gem_ood.gaussians.parallel import run_in_parts
 
 __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
@@ -248,9 +247,10 @@ class Accumulator:
         for rows in chunks(len(features), len(buffer)):
             chunk = features[rows] if prepare is None else prepare(features[rows])
             centred = buffer[: len(chunk)]
-            places = codes[rows] if place_of is None else place_of[codes[rows]]
+            own = codes[rows]
+            places = own if place_of is None else place_of[own]
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at below
-                self._centre(chunk, codes[rows], places, centred, total)
+                centre_by_class(chunk, own, self._shifts, places=places, totals=total, out=centred)
                 if scatter is self._scatter:  # what is added here stays: it must be right before it is
                     squares = np.einsum("ij,ij->j", centred, centred) + np.diag(scatter)
                     if not np.isfinite(squares).all():
@@ -263,24 +263,6 @@ class Accumulator:
             if not np.isfinite(np.diag(scatter)).all():  # one NaN or infinity anywhere in the chunk reaches it
                 refuse_non_finite(features[rows], first_row=first_row + rows.start)
         return present, total
-
-    def _centre(
-        self,
-        chunk: NDArray[Any],
-        codes: Codes,
-        places: NDArray[Any],
-        out: NDArray[np.float64],
-        total: NDArray[np.float64],
-    ) -> None:
-        """Write rows less the shift of their class to `out`, and add each to the total at its place."""
-        if library() is not None and can_read(chunk):
-            shift_places = codes.astype(np.int64)
-            total_places = shift_places if places is codes else places.astype(np.int64, copy=False)
-            centre_by_class(chunk, shift_places, self._shifts, total_places, total, out)
-            return
-        np.take(self._shifts, codes, axis=0, out=out, mode="clip")
-        np.subtract(chunk, out, out=out)
-        add_class_sums(places, out, total)
 
     def statistics(self, *, is_last: bool = False) -> Statistics:
         """Return the statistics of all rows added so far; unless this `is_last`, the accumulator can go on afterwards.

@@ -1,5 +1,6 @@
 """Scores: pure functions from logits, exponents or features to one number per row; higher = more in-distribution."""
 
+from gem_ood.gaussians.log_sums import log_sum_exp
 from gem_ood.scores.gaussian import (
     gem,
     gem_scores,
@@ -12,7 +13,6 @@ from gem_ood.scores.gaussian import (
 from gem_ood.scores.gradients import grad_norm
 from gem_ood.scores.ideal_classifier import gem_threshold, ideal
 from gem_ood.scores.logits import check_temperature, energy, max_logit, msp, softmax
-from gem_ood.gaussians.log_sums import log_sum_exp
 
 __all__ = [
     "check_temperature",

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from gem_ood.errors import InputError
 from gem_ood.features import as_features
 from gem_ood.gaussians import TiedGaussians
-from gem_ood.scores.logits import energy
 from gem_ood.gaussians.log_sums import log_sum_above_place, log_sum_exp
+from gem_ood.scores.logits import energy
 
 __all__ = [
     "gem",

@@ -13,8 +13,8 @@ from scipy import sparse
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, as_labels, is_count, refuse_non_finite
-from gem_ood.scores.logits import check_temperature
 from gem_ood.gaussians.log_sums import log_sum_exp
+from gem_ood.scores.logits import check_temperature
 
 __all__ = [
     "Groups",

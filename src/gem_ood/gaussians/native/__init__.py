@@ -118,6 +118,7 @@ class Scorer:
         rows: NDArray[Any],
         halves: NDArray[Any],
         best: NDArray[np.int64],
+        *,
         sums: NDArray[Any] | None = None,
         references: NDArray[Any] | None = None,
         log_weights: NDArray[Any] | None = None,
@@ -126,7 +127,11 @@ class Scorer:
         outputs = (halves, best, sums, references)
         return int(
             self._score(
-                self._model_address, *_rows(rows), _address_of(log_weights), self._workspace(), *map(_address_of, outputs)
+                self._model_address,
+                *_rows(rows),
+                _address_of(log_weights),
+                self._workspace(),
+                *map(_address_of, outputs),
             )
         )
 
@@ -142,6 +147,7 @@ class Scorer:
 
 def centre_by_class(
     rows: NDArray[Any],
+    *,
     shift_places: NDArray[np.int64],
     shifts: NDArray[np.float64],
     total_places: NDArray[np.int64],
