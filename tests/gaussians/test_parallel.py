@@ -88,6 +88,23 @@ def test_the_caller_takes_the_turns_of_threads_that_never_come(three_threads, mo
         pool.shutdown()
 
 
+def test_after_an_error_of_the_caller_no_turn_begins(three_threads):
+    begun, failed, late = [], threading.Event(), []
+
+    def work(part):
+        (late if failed.is_set() else begun).append(part.start)
+        if threading.current_thread() is threading.main_thread():
+            failed.set()
+            raise KeyboardInterrupt
+        failed.wait(timeout=20)
+        time.sleep(0.2)  # until the caller has seen to the rest
+
+    with pytest.raises(KeyboardInterrupt):
+        parallel.run_in_turns(work, 1000, operations=1e9, least_operations=1e8, multiple=1)
+    assert 1 <= len(begun) <= 3
+    assert not late
+
+
 def test_an_error_in_a_turn_is_raised_once_all_that_began_have_ended(three_threads):
     running, lock = [], threading.Lock()
 

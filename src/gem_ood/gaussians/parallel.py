@@ -6,6 +6,7 @@ instead of at every product: on a busy machine each such meeting costs a turn of
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -89,6 +90,7 @@ def run_in_turns(
     try:
         take_turns()
     finally:
+        deque(turns, maxlen=0)  # after an error nobody begins another
         late = [other for other in others if not other.cancel()]  # those that began write to the caller's arrays
         for other in late:
             other.exception()
