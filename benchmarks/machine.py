@@ -74,7 +74,9 @@ def facts() -> dict[str, str]:
 def ticks() -> tuple[int, ...]:
     """What the processors' time went into so far, as Linux counts it; nothing elsewhere."""
     counts = Path("/proc/stat")
-    return tuple(map(int, counts.read_text().split("\n", 1)[0].split()[1:])) if counts.exists() else ()
+    if not counts.exists():
+        return ()
+    return tuple(map(int, counts.read_text().split("\n", 1)[0].split()[1 : STOLEN + 2]))  # what follows is in these
 
 
 def stolen_share(before: tuple[int, ...], after: tuple[int, ...]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import tracemalloc
 import warnings
 from itertools import product
 
@@ -31,7 +32,8 @@ pytestmark = pytest.mark.skipif(not COMPILED, reason="the passes in C were not b
 
 @pytest.fixture(params=COMPILED)
 def instructions(request):
-    assert native.limit_instructions(request.param) == request.param
+    native.limit_instructions(request.param)
+    assert native.instructions() == request.param
     yield request.param
     native.limit_instructions(WIDEST)
 
@@ -122,6 +124,48 @@ def test_a_class_without_weight_adds_nothing_even_where_it_is_nearest(instructio
     np.testing.assert_allclose(found, gem_scores(others, rows) + np.log(0.5), rtol=1e-9)
 
 
+@pytest.mark.parametrize(("spread", "tolerance"), [(3e3, 1e-12), (1e6, 1e-9)])
+def test_weights_lose_nothing_where_classes_lie_far_apart(instructions, spread, tolerance):
+    model = gaussians(m=40, k=10, spread=spread)
+    rows = rows_of(model, 200, np.float64)
+    weights = np.random.default_rng(4).uniform(0.1, 1.0, 10)
+    alone = [gem_scores(model, row[np.newaxis], log_weights=np.log(weights))[0] for row in rows]
+    np.testing.assert_allclose(gem_scores(model, rows, log_weights=np.log(weights)), alone, rtol=tolerance)
+
+
+@pytest.mark.parametrize("n_weights", [1, 3, 8])
+def test_weights_of_other_classes_are_refused(n_weights):
+    model = gaussians(k=7)
+    with pytest.raises(InputError, match=r"log_weights has shape \(\d,\) but there are 7 classes"):
+        gem_scores(model, rows_of(model, 50, np.float64), log_weights=np.zeros(n_weights))
+
+
+def test_rows_that_are_copied_come_in_chunks(instructions, monkeypatch):
+    model = gaussians()
+    rows = rows_of(model, 1000, np.float64)
+    expected = gem_scores(model, rows)
+    monkeypatch.setattr("gem_ood.features.CHUNK_BYTES", 1 << 16)
+    np.testing.assert_array_equal(gem_scores(model, np.asfortranarray(rows)), expected)
+    np.testing.assert_array_equal(gem_scores(model, rows), expected)
+    rows[[700, 900], 3] = np.nan
+    with pytest.raises(InputError, match=r"row 700, column 3 is NaN"):
+        gem_scores(model, np.asfortranarray(rows))
+
+
+def test_working_memory_is_shared_by_all_models_of_a_thread():
+    model, wide = gaussians(), gaussians(m=300, k=50)
+    rows, wide_rows = rows_of(model, 500, np.float32), rows_of(wide, 500, np.float32)
+    expected = gem_scores(model, rows)
+    gem_scores(wide, wide_rows)
+    tracemalloc.start()
+    for _ in range(3):
+        np.testing.assert_array_equal(gem_scores(model, rows), expected)
+        gem_scores(wide, wide_rows)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1 << 16
+
+
 @pytest.mark.parametrize(
     "lay_out",
     [
@@ -129,6 +173,7 @@ def test_a_class_without_weight_adds_nothing_even_where_it_is_nearest(instructio
         lambda rows: np.repeat(rows, 2, axis=0)[::2],
         lambda rows: np.repeat(rows, 2, axis=1)[:, ::2],
         lambda rows: rows[::-1].copy()[::-1],
+        lambda rows: np.ascontiguousarray(rows.T).T,
         lambda rows: np.frombuffer(b"x" + rows.tobytes(), dtype=np.uint8)[1:].view(rows.dtype).reshape(rows.shape),
         lambda rows: np.frombuffer(rows.tobytes(), dtype=rows.dtype).reshape(rows.shape),  # read-only
     ],
@@ -275,4 +320,10 @@ def test_a_library_of_another_system_is_left_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(native, "LIBRARY", damaged)
     assert native.library.__wrapped__() is None
     monkeypatch.setattr(native, "LIBRARY", tmp_path / "absent.so")
+    assert native.library.__wrapped__() is None
+
+
+def test_a_library_of_another_source_is_left_alone(monkeypatch):
+    assert native.library.__wrapped__() is not None
+    monkeypatch.setattr(native, "source_digest", lambda: "0123456789abcdef")
     assert native.library.__wrapped__() is None

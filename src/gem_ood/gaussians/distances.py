@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gem_ood.errors import InputError
 from gem_ood.features import chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.kernel import FEWEST_ROWS, Floats, Kernel, Terms
 from gem_ood.gaussians.log_sums import log_sum_above
@@ -20,7 +21,7 @@ __all__ = ["Distances", "distances"]
 #: From so many operations on, sharing the passes in C takes less time than it saves.
 FEWEST_SHARED_OPERATIONS = 5e7
 
-#: Whole blocks of the passes, whatever the width of their vectors.
+#: A block of the passes in C has as many rows or fewer, whatever their type and the width of the vectors.
 ROWS_OF_BLOCKS = 32
 
 LogWeights = NDArray[np.float64] | None
@@ -43,6 +44,11 @@ class Distances:
 
 def distances(kernel: Kernel, features: Floats, *, log_weights: LogWeights = None, has_sums: bool = True) -> Distances:
     """Return the distances of checked rows; NaN and infinity are refused by row."""
+    if log_weights is not None and log_weights.shape != (len(kernel.whitened_means),):
+        raise InputError(
+            f"log_weights has shape {log_weights.shape} but there are {len(kernel.whitened_means)} classes; "
+            f"pass one number per class"
+        )
     if kernel.scorer is None or len(features) <= FEWEST_ROWS:
         return _by_kernel(kernel, features, log_weights, has_sums)
     return _by_scorer(kernel, kernel.scorer, features, log_weights, has_sums)
@@ -68,25 +74,25 @@ def _by_scorer(kernel: Kernel, scorer: Scorer, features: Floats, log_weights: Lo
     sums = np.empty(n_rows, dtype) if has_sums else None
     weights = log_weights.astype(dtype) if has_sums and log_weights is not None else None
     references = np.empty(n_rows, dtype) if weights is not None else None
-    is_readable = can_read(features)
+    is_readable, size = can_read(features), rows_per_chunk(features.shape[1])
 
     def score(part: slice) -> int:
-        rows = features[part] if is_readable else np.ascontiguousarray(features[part], dtype)
-        return scorer.score(
-            rows,
-            halves[part],
-            best[part],
-            sums=None if sums is None else sums[part],
-            references=None if references is None else references[part],
-            log_weights=weights,
-        )
-
-    def score_chunks(part: slice) -> int:
-        size = rows_per_chunk(features.shape[1])
-        return sum(score(slice(start, min(start + size, part.stop))) for start in range(part.start, part.stop, size))
+        n_not_finite = 0
+        for start in range(part.start, part.stop, size):  # not all at once, so that Ctrl-C is heard
+            place = slice(start, min(start + size, part.stop))
+            rows = features[place] if is_readable else np.ascontiguousarray(features[place], dtype)
+            n_not_finite += scorer.score(
+                rows,
+                halves[place],
+                best[place],
+                sums=None if sums is None else sums[place],
+                references=None if references is None else references[place],
+                log_weights=weights,
+            )
+        return n_not_finite
 
     counts = run_in_turns(
-        score if is_readable else score_chunks,
+        score,
         n_rows,
         operations=kernel.operations(n_rows),
         least_operations=FEWEST_SHARED_OPERATIONS,

@@ -131,7 +131,7 @@ def centre_by_class(
     out: NDArray[np.float64],
 ) -> None:
     """Write each row less the shift of its class, and add that to the total at its place."""
-    if native.library() is None or not native.can_read(rows):
+    if native.library() is None or not native.can_read(rows) or rows.shape != out.shape:
         np.take(shifts, codes, axis=0, out=out, mode="clip")
         np.subtract(rows, out, out=out)
         add_class_sums(places, out, totals)

@@ -83,14 +83,17 @@ def run_in_turns(
     turns = iter(starts)  # shared: each start goes to one thread
 
     def take_turns() -> None:
-        for start in turns:
-            results[start] = work(slice(start, min(start + size, n_rows)))
+        try:
+            for start in turns:
+                results[start] = work(slice(start, min(start + size, n_rows)))
+        except BaseException:
+            deque(turns, maxlen=0)  # after an error nobody begins another
+            raise
 
     others = [_pool(os.getpid()).submit(take_turns) for _ in range(n_threads - 1)]
     try:
         take_turns()
     finally:
-        deque(turns, maxlen=0)  # after an error nobody begins another
         late = [other for other in others if not other.cancel()]  # those that began write to the caller's arrays
         for other in late:
             other.exception()

@@ -276,9 +276,9 @@ class TiedGaussians:
 
     def squared_distances(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return squared Mahalanobis distances (P20) to each class mean, n × k."""
-        distances = self.exponents(X)
-        distances *= -2.0
-        return np.maximum(distances, 0.0, out=distances)
+        squares = self.exponents(X)
+        squares *= -2.0
+        return np.maximum(squares, 0.0, out=squares)
 
     def log_densities(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the log-density of each row under each class, n × k."""

@@ -6,6 +6,7 @@ environment variable GEM_OOD_NATIVE=0 asks for that.
 """
 
 import ctypes
+import hashlib
 import os
 import threading
 from functools import cache
@@ -15,13 +16,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Scorer", "can_read", "centre_by_class", "instructions", "library", "limit_instructions"]
+__all__ = [
+    "Scorer",
+    "can_read",
+    "centre_by_class",
+    "instructions",
+    "library",
+    "limit_instructions",
+    "source_digest",
+]
 
 LIBRARY = Path(__file__).with_name("passes.so")
 
 SWITCH = "GEM_OOD_NATIVE"
 
-#: What `limit_level` in passes.c returns.
+#: Vectors begin where a cache line does: across two of them they take longer.
+CACHE_LINE = 64
+
+#: What `level` in passes.c returns.
 INSTRUCTIONS = ("none", "AVX2", "AVX-512")
 
 #: The routines exist for these.
@@ -29,8 +41,10 @@ TYPES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 _address, _number = ctypes.c_void_p, ctypes.c_int64
 
+_of_thread = threading.local()  # working memory, kept for the next call
+
 #: How rows are passed: where they are, how many, how many bytes apart, and whether they are doubles.
-_ROWS = (_address, _number, _number, _number)
+_ROWS: tuple[Any, ...] = (_address, _number, _number, _number)
 
 
 class _Model(ctypes.Structure):
@@ -49,15 +63,32 @@ def library() -> ctypes.CDLL | None:
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError:  # built for another system
         return None
+    if _source_of(loaded) != source_digest():  # compiled from what has changed since: its arguments may be others
+        return None
     for name in TYPES.values():
         pack, score = getattr(loaded, f"pack_{name}"), getattr(loaded, f"score_{name}")
         pack.argtypes, pack.restype = [_address, _number, _number, _number, _address], _number
         score.argtypes, score.restype = [_address, *_ROWS] + [_address] * 6, _number
-    loaded.limit_level.argtypes, loaded.limit_level.restype = [_number], _number
+    loaded.level.argtypes, loaded.level.restype = [], _number
+    loaded.limit_level.argtypes, loaded.limit_level.restype = [_number], None
     loaded.panel_size.argtypes, loaded.panel_size.restype = [], _number
     loaded.workspace_bytes.argtypes, loaded.workspace_bytes.restype = [_number] * 3, _number
     loaded.centre_by_class.argtypes, loaded.centre_by_class.restype = [*_ROWS, _number] + [_address] * 5, None
-    return loaded if loaded.limit_level(len(INSTRUCTIONS) - 1) else None
+    return loaded if loaded.level() else None
+
+
+def source_digest() -> str:
+    """Return what tells this source from others; `hatch_build.py` gives it to the compiler."""
+    files = sorted(path for path in LIBRARY.parent.iterdir() if path.suffix in (".c", ".h"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+def _source_of(loaded: ctypes.CDLL) -> str:
+    try:
+        loaded.source.argtypes, loaded.source.restype = [], ctypes.c_char_p
+        return bytes(loaded.source()).decode()
+    except AttributeError:
+        return ""
 
 
 def instructions() -> str:
@@ -66,13 +97,15 @@ def instructions() -> str:
     >>> instructions() in INSTRUCTIONS
     True
     """
-    return limit_instructions(INSTRUCTIONS[-1])
-
-
-def limit_instructions(widest: str) -> str:
-    """Let the compiled passes use nothing wider, and return what they use now."""
     loaded = library()
-    return INSTRUCTIONS[loaded.limit_level(INSTRUCTIONS.index(widest)) if loaded else 0]
+    return INSTRUCTIONS[loaded.level() if loaded else 0]
+
+
+def limit_instructions(widest: str) -> None:
+    """Let the compiled passes use nothing wider."""
+    loaded = library()
+    if loaded:
+        loaded.limit_level(INSTRUCTIONS.index(widest))
 
 
 def can_read(rows: NDArray[Any]) -> bool:
@@ -111,7 +144,6 @@ class Scorer:
         self._model_address = ctypes.addressof(self._model)
         self._score = getattr(loaded, f"score_{TYPES[self.dtype]}")
         self._workspace_bytes = loaded.workspace_bytes(n_features, rank, n_classes)
-        self._of_thread = threading.local()
 
     def score(
         self,
@@ -130,19 +162,10 @@ class Scorer:
                 self._model_address,
                 *_rows(rows),
                 _address_of(log_weights),
-                self._workspace(),
+                _workspace(self._workspace_bytes),
                 *map(_address_of, outputs),
             )
         )
-
-    def _workspace(self) -> int:
-        """Return the address of this thread's working memory."""
-        try:
-            address: int = self._of_thread.address
-        except AttributeError:
-            self._of_thread.memory = np.empty(self._workspace_bytes, dtype=np.uint8)
-            address = self._of_thread.address = self._of_thread.memory.ctypes.data
-        return address
 
 
 def centre_by_class(
@@ -161,6 +184,16 @@ def centre_by_class(
     loaded.centre_by_class(*_rows(rows), rows.shape[1], *map(_address_of, given))
 
 
+def _workspace(n_bytes: int) -> int:
+    """Return the address of so much of this thread's working memory."""
+    if getattr(_of_thread, "n_bytes", -1) < n_bytes:
+        _of_thread.memory = np.empty(n_bytes + CACHE_LINE, dtype=np.uint8)
+        _of_thread.n_bytes = n_bytes
+        _of_thread.address = -(-_of_thread.memory.ctypes.data // CACHE_LINE) * CACHE_LINE
+    address: int = _of_thread.address
+    return address
+
+
 def _rows(rows: NDArray[Any]) -> tuple[Any, int, int, bool]:
     return _address_of(rows), len(rows), rows.strides[0], rows.itemsize == 8
 
@@ -173,7 +206,7 @@ def _packed(loaded: ctypes.CDLL, matrix: NDArray[Any], is_triangular: bool) -> N
     return packed
 
 
-def _address_of(array: NDArray[Any] | None) -> Any:
+def _address_of(array: Any) -> Any:
     """Return the address of an array's first number as an argument of a call; None for none."""
     if array is None:
         return None

@@ -7,6 +7,10 @@
 #error "these passes are written for GCC and x86-64; elsewhere NumPy does the work"
 #endif
 
+#ifndef SOURCE
+#error "-DSOURCE is missing: hatch_build.py gives the digest of these files"
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -66,7 +70,8 @@ enum { NOTHING, AVX2, AVX512 };
 
 static int64_t most = AVX512;
 
-static int64_t level(void) {
+/* Which vectors are taken here: with NOTHING, nothing else may be called. */
+int64_t level(void) {
     int64_t found = NOTHING;
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found = AVX2;
@@ -76,11 +81,11 @@ static int64_t level(void) {
     return found < most ? found : most;
 }
 
-/* Take no wider vectors than these, and return which are taken now: with NOTHING, nothing else may be called. */
-int64_t limit_level(int64_t widest) {
-    most = widest;
-    return level();
-}
+/* Take no wider vectors than these. */
+void limit_level(int64_t widest) { most = widest; }
+
+/* What it was compiled from. */
+const char *source(void) { return SOURCE; }
 
 #define CALL(name, type, ...) \
     (level() == AVX512 ? JOINED(name, avx512, type)(__VA_ARGS__) : JOINED(name, avx2, type)(__VA_ARGS__))
@@ -98,8 +103,8 @@ int64_t workspace_bytes(int64_t n_features, int64_t rank, int64_t n_classes) {
    rows, n_rows, bytes_apart, is_double: the numbers of a row follow each other, and rows begin so many bytes apart.
    halves: half the squared distance to the best class.
    best: the place of the class with the largest logit, the first of equal ones.
-   sums: of exp(logit + log weight − reference) over the classes, or NULL. The reference is the largest that occurs.
-   references: the reference less the logit of the best class, or NULL. */
+   sums: of exp(logit − that of the best class + log weight − reference) over the classes, or NULL.
+   references: the largest logit − that of the best class + log weight, which is 0 without weights; or NULL. */
 #define SCORE(TYPE)                                                                                            \
     int64_t score_##TYPE(const struct model *model, const void *rows, int64_t n_rows, int64_t bytes_apart,     \
                          int64_t is_double, const TYPE *log_weights, void *workspace, TYPE *halves,            \

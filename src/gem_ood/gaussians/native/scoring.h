@@ -98,12 +98,20 @@ static inline VECTOR NAME(exponential)(VECTOR x) {
     return (VECTOR)((PLACES)sum + ((PLACES)shifted << MANTISSA_BITS));
 }
 
-/* The largest of a vector's rows, and the place of the first that is as large. */
-static inline VECTOR NAME(largest)(const REAL *logits, ptrdiff_t n_classes, const REAL *log_weights, PLACES *place) {
-    VECTOR largest = NAME(load)(logits) + (log_weights ? log_weights[0] : 0);
+/* A logit less the base, with the log weight of its class. */
+static inline VECTOR NAME(above)(const REAL *logits, ptrdiff_t c, VECTOR base, const REAL *log_weights) {
+    VECTOR above = NAME(load)(logits + c * BLOCK) - base;
+    if (log_weights) above += log_weights[c];
+    return above;
+}
+
+/* The largest of these, and the place of the first class that has it. */
+static inline VECTOR NAME(largest)(const REAL *logits, ptrdiff_t n_classes, VECTOR base, const REAL *log_weights,
+                                   PLACES *place) {
+    VECTOR largest = NAME(above)(logits, 0, base, log_weights);
     *place = (PLACES){0};
     for (ptrdiff_t c = 1; c < n_classes; c++) {
-        VECTOR value = NAME(load)(logits + c * BLOCK) + (log_weights ? log_weights[c] : 0);
+        VECTOR value = NAME(above)(logits, c, base, log_weights);
         PLACES is_larger = value > largest;
         largest = NAME(where)(is_larger, value, largest);
         *place = (is_larger & (WHOLE)c) | (~is_larger & *place);
@@ -111,14 +119,14 @@ static inline VECTOR NAME(largest)(const REAL *logits, ptrdiff_t n_classes, cons
     return largest;
 }
 
-/* The sum of exp(logit + log weight − reference). What is 44 below adds nothing, and smaller numbers are slow. */
-static inline VECTOR NAME(sum_of_exponentials)(const REAL *logits, ptrdiff_t n_classes, const REAL *log_weights,
-                                               VECTOR reference) {
+/* The sum of exp(these − reference). What is 44 below adds nothing, and smaller numbers are slow. */
+static inline VECTOR NAME(sum_of_exponentials)(const REAL *logits, ptrdiff_t n_classes, VECTOR base,
+                                               const REAL *log_weights, VECTOR reference) {
     const VECTOR least = NAME(all)(-44);
     VECTOR sum = {0};
     for (ptrdiff_t c = 0; c < n_classes; c++) {
-        VECTOR above = NAME(load)(logits + c * BLOCK) + (log_weights ? log_weights[c] : 0) - reference;
-        sum += NAME(exponential)(NAME(where)(above > least, above, least));
+        VECTOR value = NAME(above)(logits, c, base, log_weights) - reference;
+        sum += NAME(exponential)(NAME(where)(value > least, value, least));
     }
     return sum;
 }
@@ -172,11 +180,13 @@ static int64_t NAME(score)(const struct model *model, const void *rows, int64_t 
         PLACES own_best[2];
         for (int v = 0; v < 2; v++) {
             const REAL *own = logits + v * LANES;
+            /* The largest logit goes first: beside large ones, a weight would lose its digits. */
+            VECTOR base = NAME(largest)(own, k, NAME(all)(0), NULL, &own_best[v]), reference = NAME(all)(0);
             PLACES place;
-            VECTOR largest = NAME(largest)(own, k, NULL, &own_best[v]);
-            VECTOR reference = log_weights ? NAME(largest)(own, k, log_weights, &place) : largest;
-            NAME(store)(own_references + v * LANES, reference - largest);
-            if (sums) NAME(store)(own_sums + v * LANES, NAME(sum_of_exponentials)(own, k, log_weights, reference));
+            if (log_weights) reference = NAME(largest)(own, k, base, log_weights, &place);
+            NAME(store)(own_references + v * LANES, reference);
+            if (sums)
+                NAME(store)(own_sums + v * LANES, NAME(sum_of_exponentials)(own, k, base, log_weights, reference));
             for (int i = 0; i < LANES; i++) block[v * LANES + i] = means + own_best[v][i] * rank;
         }
         NAME(gather_columns)(block, rank, columns);
