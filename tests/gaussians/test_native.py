@@ -18,7 +18,6 @@ from scipy.special import logsumexp
 from gem_ood import GEM, Mahalanobis
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.gaussians import TiedGaussians, collect, distances, native
-from gem_ood.gaussians.kernel import FEWEST_ROWS
 from gem_ood.gaussians.labels import add_class_sums
 from gem_ood.scores.gaussian import gem_scores, mahalanobis_scores
 
@@ -56,7 +55,7 @@ def rows_of(model, n, dtype, seed=1):
 
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("sizes", list(product([FEWEST_ROWS + 1, 32, 33, 1000], [1, 6, 7, 300])))
+@pytest.mark.parametrize("sizes", list(product([2, 32, 33, 1000], [1, 6, 7, 300])))
 @pytest.mark.parametrize("kind_and_width", [("full", 48), ("full", 33), ("full", 391), ("singular", 48)])
 def test_distances_and_sums_are_those_of_the_textbook(instructions, kind_and_width, sizes, dtype, is_weighted):
     (kind, m), (n_rows, n_classes) = kind_and_width, sizes
@@ -101,7 +100,7 @@ def test_a_rows_score_does_not_depend_on_the_rows_beside_it(instructions, dtype)
     model = gaussians(k=12)
     rows = rows_of(model, 700, dtype)
     together = gem_scores(model, rows)
-    for start, stop in ((0, 5), (3, 40), (31, 65), (100, 700)):
+    for start, stop in ((0, 2), (3, 40), (31, 65), (100, 700)):
         np.testing.assert_array_equal(gem_scores(model, rows[start:stop]), together[start:stop])
 
 

@@ -1,7 +1,7 @@
 """Distances of rows to their nearest class, and what the other classes add: all that a Gaussian score is made of.
 
 The passes in C do it for as many rows as two vectors hold at a time, from the centring to the sum of exponentials.
-Where they are not there, and for a handful of rows, the `kernel` does.
+Where they are not there, and for a single row, the `kernel` does.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gem_ood.errors import InputError
 from gem_ood.features import chunks, refuse_non_finite, rows_per_chunk
-from gem_ood.gaussians.kernel import FEWEST_ROWS, Floats, Kernel, Terms
+from gem_ood.gaussians.kernel import Floats, Kernel, Terms
 from gem_ood.gaussians.log_sums import log_sum_above
 from gem_ood.gaussians.native import Scorer, can_read
 from gem_ood.gaussians.parallel import run_in_turns
@@ -49,7 +49,7 @@ def distances(kernel: Kernel, features: Floats, *, log_weights: LogWeights = Non
             f"log_weights has shape {log_weights.shape} but there are {len(kernel.whitened_means)} classes; "
             f"pass one number per class"
         )
-    if kernel.scorer is None or len(features) <= FEWEST_ROWS:
+    if kernel.scorer is None or len(features) == 1:  # a pass takes as long for one row as for all that its vectors hold
         return _by_kernel(kernel, features, log_weights, has_sums)
     return _by_scorer(kernel, kernel.scorer, features, log_weights, has_sums)
 

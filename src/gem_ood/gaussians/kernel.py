@@ -32,8 +32,7 @@ __all__ = ["Consumer", "Floats", "Kernel", "Places", "Terms"]
 #: Products of so few rows are too short for threads of our own; NumPy's are quickest.
 FEW_ROWS = 256
 
-#: So few are multiplied one by one, and never by the passes in C: a product of matrices would first copy all of the
-#: whitener, and a pass takes as long for one row as for all that its vectors hold.
+#: So few are multiplied one by one: a product of matrices would first copy all of the whitener.
 FEWEST_ROWS = 4
 
 #: Rows of so few logits are shorter than what NumPy does to begin each of them. Their places must fit into a byte.
