@@ -95,6 +95,7 @@ def gem_scores(
     found = gaussians.distances(features, log_weights=log_weights)
     if nearest is not None:
         nearest[...] = found.best
+    assert found.log_sums is not None  # it was asked for
     return np.subtract(found.log_sums, found.halves, dtype=np.float64)
 
 
