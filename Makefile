@@ -5,7 +5,7 @@ PYTHON ?= python3.11
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 # What is compiled when the project is installed.
-COMPILED = hatch_build.py $(wildcard src/gem_ood/gaussians/native/*.[ch])
+COMPILED = $(wildcard hatch_build.py src/gem_ood/gaussians/native/*.[ch])
 INSTALL = $(VENV)/bin/python -m pip install --quiet --constraint constraints.txt
 
 # One BLAS thread a worker: several with two threads each would fight for two cores. Three of them, as tests of commands,
