@@ -18,7 +18,6 @@ from scipy.special import logsumexp
 from gem_ood import GEM, Mahalanobis
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.gaussians import TiedGaussians, collect, distances, native
-from gem_ood.gaussians.labels import add_class_sums
 from gem_ood.scores.gaussian import gem_scores, mahalanobis_scores
 
 WIDEST = native.instructions()
@@ -259,27 +258,36 @@ def test_shared_work_gives_the_same_bits(monkeypatch):
     rows = rows_of(model, 5001, np.float64)
     expected = gem_scores(model, rows)
     monkeypatch.setattr(distances, "FEWEST_SHARED_OPERATIONS", 1e5)
-    monkeypatch.setattr("gem_ood.gaussians.parallel._blas_threads", lambda: 3)
+    monkeypatch.setattr("gem_ood.gaussians.parallel.blas_threads", lambda: 3)
     np.testing.assert_array_equal(gem_scores(model, rows), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("m", [1, 7, 64, 130])
-def test_rows_are_centred_and_summed_up_by_class(instructions, m, dtype):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("n", [1, 159, 160, 321])
+@pytest.mark.parametrize("m", [1, 11, 12, 24, 25, 130, 391])
+def test_rows_are_centred_and_added_to_totals_and_scatter(instructions, m, n, dtype):
     rng = np.random.default_rng(5)
-    rows, shifts = rng.normal(size=(400, 2 * m)).astype(dtype)[:, :m], rng.normal(size=(9, m))
-    places, others = rng.integers(0, 9, 400), rng.integers(0, 4, 400)
-    totals, out = rng.normal(size=(4, m)), np.empty((400, m))
-    expected = totals.copy()
-    native.centre_by_class(rows, shift_places=places, shifts=shifts, total_places=others, totals=totals, out=out)
-    np.testing.assert_array_equal(out, rows - shifts[places])
-    add_class_sums(others, out, expected)
-    np.testing.assert_allclose(totals, expected, rtol=1e-12)
+    rows, shifts = rng.normal(size=(n, 2 * m)).astype(dtype)[:, :m], rng.normal(size=(9, m))
+    places, others = rng.integers(0, 9, n), rng.integers(0, 4, n)
+    totals, matrix = rng.normal(size=(4, m)), np.asfortranarray(rng.normal(size=(m, m)))
+    centred = rows.astype(np.float64) - shifts[places]
+    expected_totals, expected = totals.copy(), matrix + 2.0 * centred.T @ centred
+    scatter = native.Scatter(m)
+    for _ in range(2):
+        scatter.add(rows, shift_places=places, shifts=shifts, total_places=others, totals=totals)
+        np.add.at(expected_totals, others, centred)
+    np.testing.assert_allclose(totals, expected_totals, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(scatter.squares(), np.diag(2.0 * centred.T @ centred), rtol=1e-13)
+    above = np.triu(matrix, 1)
+    scatter.add_to(matrix)
+    np.testing.assert_allclose(np.tril(matrix), np.tril(expected), rtol=1e-12, atol=1e-11)
+    np.testing.assert_array_equal(np.triu(matrix, 1), above)
 
 
-def test_a_fit_without_the_passes_in_c_is_the_same(monkeypatch):
+@pytest.mark.parametrize(("n", "m"), [(3000, 30), (40, 100)])
+def test_a_fit_without_the_passes_in_c_is_the_same(instructions, n, m, monkeypatch):
     rng = np.random.default_rng(6)
-    features, labels = rng.normal(size=(3000, 30)).astype(np.float32), rng.integers(0, 300, 3000)
+    features, labels = rng.normal(size=(n, m)).astype(np.float32), rng.integers(0, 300, n)
     compiled = collect(features, labels)
     monkeypatch.setattr(native, "library", lambda: None)
     plain = collect(features, labels)

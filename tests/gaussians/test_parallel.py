@@ -24,7 +24,7 @@ def blas_threads():
 def three_threads(monkeypatch):
     """Cut even short work in three, whatever the machine has."""
     monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
-    monkeypatch.setattr(parallel, "_blas_threads", lambda: 3)
+    monkeypatch.setattr(parallel, "blas_threads", lambda: 3)
 
 
 def rows(n=5000, m=20, k=4):
@@ -43,8 +43,8 @@ def test_threads_change_no_statistic_and_no_score(monkeypatch):
     with threadpool_limits(1):
         alone, scores = collect(features, labels), GEM().fit(features, labels).score_samples(features)
     monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
-    monkeypatch.setattr(parallel, "_blas_threads", lambda: 3)
-    monkeypatch.setattr("gem_ood.gaussians.statistics.MIN_ROWS_PER_UPDATE", 64)
+    monkeypatch.setattr(parallel, "blas_threads", lambda: 3)
+    monkeypatch.setattr("gem_ood.gaussians.summing.MIN_ROWS_PER_UPDATE", 64)
     monkeypatch.setattr("gem_ood.features.CHUNK_BYTES", 1 << 14)
     together = collect(features, labels)
     np.testing.assert_array_equal(together.counts, alone.counts)
@@ -136,6 +136,22 @@ def test_blas_has_its_threads_back_afterwards_also_after_an_error(three_threads)
     with pytest.raises(InputError, match="part 0"):
         parallel.run_in_parts(fail, 10, operations=1.0)
     assert blas_threads() == before
+
+
+def test_blas_is_alone_in_what_is_short_and_has_its_threads_in_what_is_long():
+    with threadpool_limits(2):
+        with parallel.blas_alone(1e6):
+            short = blas_threads()
+            with parallel.blas_alone(1e6):
+                assert blas_threads() == short
+            assert blas_threads() == short
+        with parallel.blas_alone(1e12):
+            long = blas_threads()
+        with pytest.raises(InputError, match="amid it"), parallel.blas_alone(1e6):
+            raise InputError("amid it")
+        assert set(short) == {1}
+        assert blas_threads() == long
+        assert set(long) == {2}
 
 
 def test_callers_from_many_threads_do_not_lose_blas_its_threads(monkeypatch):

@@ -9,9 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gem_ood.errors import InputError
-from gem_ood.gaussians import Accumulator, TiedGaussians, collect, fourth_moment, merge, parallel
-from gem_ood.gaussians.labels import LONG_ROW
-from gem_ood.gaussians.statistics import MIN_ROWS_PER_UPDATE, NARROW
+from gem_ood.gaussians import Accumulator, TiedGaussians, collect, fourth_moment, merge, native, parallel, summing
+from gem_ood.gaussians.summing import LONG_ROW, MIN_ROWS_PER_UPDATE, NARROW
+
+
+@pytest.fixture(params=["passes in C", "NumPy"])
+def way(request, monkeypatch):
+    """Sum rows up this way, a few at a time."""
+    monkeypatch.setattr(summing, "OPERATIONS_PER_CALL", 0.0)
+    monkeypatch.setattr(summing, "UPDATE_BYTES", 0)
+    if request.param == "NumPy":
+        monkeypatch.setattr(native, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("the passes in C were not built, or this processor lacks AVX2")
+    return request.param
 
 
 def textbook(features, labels):
@@ -198,7 +209,7 @@ def test_bad_rows_and_labels_are_refused_by_name(features, labels, message):
         collect(features, labels)
 
 
-def test_a_bad_row_deep_inside_is_named_by_its_own_number():
+def test_a_bad_row_deep_inside_is_named_by_its_own_number(way):
     features = np.zeros((5000, 200), dtype=np.float32)
     features[4321, 7] = -np.inf
     with pytest.raises(InputError, match="row 4321, column 7 is infinity"):
@@ -208,10 +219,9 @@ def test_a_bad_row_deep_inside_is_named_by_its_own_number():
 @pytest.mark.parametrize("n_threads", [1, 3])
 @pytest.mark.parametrize("n_classes", [3, 400, 1500])
 @pytest.mark.parametrize("width", [NARROW, NARROW + 1, LONG_ROW])
-def test_rows_in_several_parts_equal_numpy(width, n_classes, n_threads, monkeypatch):
-    monkeypatch.setattr("gem_ood.gaussians.statistics.UPDATE_BYTES", 0)  # chunks of the fewest rows
+def test_rows_in_several_parts_equal_numpy(way, width, n_classes, n_threads, monkeypatch):
     monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
-    monkeypatch.setattr(parallel, "_blas_threads", lambda: n_threads)
+    monkeypatch.setattr(parallel, "blas_threads", lambda: n_threads)
     generator = np.random.default_rng(0)
     labels = generator.permutation(np.arange(2 * MIN_ROWS_PER_UPDATE + 3) % n_classes)
     features = generator.normal(size=(len(labels), width)) + labels[:, np.newaxis]
@@ -228,8 +238,7 @@ def test_rows_in_several_parts_equal_numpy(width, n_classes, n_threads, monkeypa
 @pytest.mark.parametrize(
     ("value", "message"), [(np.nan, "row 41, column 2 is NaN"), (1e200, "squares overflow float64")]
 )
-def test_a_refused_batch_leaves_no_trace_in_the_first_or_a_later_one(width, n_rows, value, message, monkeypatch):
-    monkeypatch.setattr("gem_ood.gaussians.statistics.UPDATE_BYTES", 0)  # chunks of the fewest rows
+def test_a_refused_batch_leaves_no_trace_in_the_first_or_a_later_one(way, width, n_rows, value, message):
     features, labels = labelled_rows(0, n=n_rows, m=width)
     broken = features.copy()
     broken[41, 2] = value
@@ -255,14 +264,14 @@ def test_a_class_of_which_only_refused_rows_came_has_no_mean():
 @pytest.mark.parametrize(
     ("values", "message"), [([np.inf, -np.inf], "row 1, column 0 is inf"), ([1.7e308, -1.7e308], "overflow")]
 )
-def test_rows_are_refused_without_a_word_of_numpy(width, values, message):
+def test_rows_are_refused_without_a_word_of_numpy(way, width, values, message):
     features = np.zeros((3, width))
     features[1:, 0] = values
     with pytest.raises(InputError, match=message):
         collect(features)
 
 
-def test_squares_that_overflow_only_together_with_earlier_rows_are_refused_before_they_count():
+def test_squares_that_overflow_only_together_with_earlier_rows_are_refused_before_they_count(way):
     accumulator = Accumulator(n_features=1)
     large = np.array([[0.0], [1.2e154]])
     accumulator.add(large)

@@ -33,7 +33,7 @@ def no_prediction(monkeypatch):
 
 def have_cores(monkeypatch, n_cores):
     """Let BLAS have one thread and the process this many cores."""
-    monkeypatch.setattr(parallel, "_blas_threads", lambda: 1)
+    monkeypatch.setattr(parallel, "blas_threads", lambda: 1)
     for module in (running, sampling):
         monkeypatch.setattr(module, "available_cores", lambda: n_cores)
 

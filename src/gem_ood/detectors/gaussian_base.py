@@ -30,7 +30,7 @@ from gem_ood.gaussians import (
     tied_covariance,
 )
 from gem_ood.gaussians.labels import distinct_labels
-from gem_ood.gaussians.statistics import Prepare
+from gem_ood.gaussians.summing import Prepare
 
 __all__ = ["GaussianDetector"]
 

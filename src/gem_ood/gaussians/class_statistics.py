@@ -16,7 +16,8 @@ from gem_ood.batches import Batches, reduce_rows
 from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.labels import Codes, distinct_labels, encode
-from gem_ood.gaussians.statistics import Accumulator, Prepare, Statistics, fourth_moment, merge
+from gem_ood.gaussians.statistics import Accumulator, Statistics, fourth_moment, merge
+from gem_ood.gaussians.summing import Prepare
 
 __all__ = ["ClassStatistics", "add_fourth_moments", "collect_classes", "merge_classes"]
 

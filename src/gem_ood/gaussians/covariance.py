@@ -17,6 +17,7 @@ from scipy.linalg.lapack import dpotrf, dtrtri
 
 from gem_ood.errors import InputError, RankWarning
 from gem_ood.features import is_share
+from gem_ood.gaussians.parallel import blas_alone
 from gem_ood.gaussians.statistics import Statistics
 
 __all__ = ["CovariancePolicy", "Factor", "check_policy", "factorize", "is_diagonal", "tied_covariance"]
@@ -111,7 +112,8 @@ def factorize(
         )
     scales = np.sqrt(variances[varying])
     is_whole = len(varying) == dimension
-    whitener = _whitener(covariance if is_whole else covariance[np.ix_(varying, varying)], scales)
+    with blas_alone(float(len(varying)) ** 3):
+        whitener = _whitener(covariance if is_whole else covariance[np.ix_(varying, varying)], scales)
     rank = whitener.shape[1]
     if rank < dimension:
         _warn_of_rank(rank, dimension, dimension - len(varying), n_rows)

@@ -4,17 +4,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from gem_ood.errors import InputError
 from gem_ood.features import as_labels, chunks
-from gem_ood.gaussians import native
 
 __all__ = [
     "LABELS_PER_CHUNK",
     "Codes",
-    "add_class_sums",
-    "centre_by_class",
     "class_counts",
     "class_names",
     "distinct_labels",
@@ -23,9 +19,6 @@ __all__ = [
 
 #: Labels are looked up this many at a time, so that what is held meanwhile does not grow with the rows.
 LABELS_PER_CHUNK = 1 << 16
-
-#: Rows this long are summed up one by one: an addition takes longer than its start, and nothing is held meanwhile.
-LONG_ROW = 1024
 
 #: The place of each row's class.
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -109,38 +102,6 @@ def class_counts(codes: Codes, n_classes: int) -> NDArray[np.int64]:
     for rows in chunks(len(codes), LABELS_PER_CHUNK):
         counts += np.bincount(codes[rows], minlength=n_classes)
     return counts
-
-
-def add_class_sums(places: NDArray[Any], rows: NDArray[np.float64], total: NDArray[np.float64]) -> None:
-    """Add each row to the total of its class."""
-    if rows.shape[1] >= LONG_ROW:
-        for place, row in zip(places.tolist(), rows, strict=True):
-            total[place] += row
-        return
-    entries = (np.ones(len(places)), places, np.arange(len(places) + 1))
-    total += sparse.csc_array(entries, shape=(len(total), len(places))) @ rows
-
-
-def centre_by_class(
-    rows: NDArray[Any],
-    codes: Codes,
-    shifts: NDArray[np.float64],
-    *,
-    places: NDArray[Any],
-    totals: NDArray[np.float64],
-    out: NDArray[np.float64],
-) -> None:
-    """Write each row less the shift of its class, and add that to the total at its place."""
-    if native.library() is None or not native.can_read(rows) or rows.shape != out.shape:
-        np.take(shifts, codes, axis=0, out=out, mode="clip")
-        np.subtract(rows, out, out=out)
-        add_class_sums(places, out, totals)
-        return
-    shift_places = codes.astype(np.int64)
-    total_places = shift_places if places is codes else places.astype(np.int64, copy=False)
-    native.centre_by_class(
-        rows, shift_places=shift_places, shifts=shifts, total_places=total_places, totals=totals, out=out
-    )
 
 
 def _kind(labels: NDArray[Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["available_cores", "run_in_parts", "run_in_turns"]
+__all__ = ["LARGEST_MEMORY", "available_cores", "blas_alone", "blas_threads", "run_in_parts", "run_in_turns"]
 
 Result = TypeVar("Result")
 
@@ -25,6 +25,9 @@ MIN_OPERATIONS = 1.5e8
 
 #: All parts of one call together hold no more than this many bytes of working memory, unless one alone does.
 LARGEST_MEMORY = 48 << 20
+
+#: BLAS takes less time by one thread for so many operations than its others then take from what comes next.
+MOST_OPERATIONS_ALONE = 1.5e9
 
 #: Turns of a thread: more would make up for a thread that waits, and cost the start of each.
 MOST_TURNS = 8
@@ -38,7 +41,13 @@ _limits: list[Any] = []  # the limit in force and one entry for each call that r
 
 
 def run_in_parts(
-    work: Callable[[slice], Result], n_rows: int, *, operations: float, bytes_per_part: int = 0, fewest_threads: int = 1
+    work: Callable[[slice], Result],
+    n_rows: int,
+    *,
+    operations: float,
+    bytes_per_part: int = 0,
+    most_bytes: int = LARGEST_MEMORY,
+    fewest_threads: int = 1,
 ) -> list[Result]:
     """Return the results of work on consecutive slices that cover the rows, in order.
 
@@ -48,8 +57,8 @@ def run_in_parts(
     """
     is_short = operations < MIN_OPERATIONS
     # Where another thread of this process is at it already, this call takes one core.
-    n_threads = 1 if is_short or _limits or _is_worker() else max(_blas_threads(), fewest_threads)
-    n_threads = min(n_threads, n_rows, max(1, LARGEST_MEMORY // max(1, bytes_per_part)))
+    n_threads = 1 if is_short or _limits or _is_worker() else max(blas_threads(), fewest_threads)
+    n_threads = min(n_threads, n_rows, max(1, most_bytes // max(1, bytes_per_part)))
     if n_threads <= 1:
         return [work(slice(0, n_rows))]
     bounds = [n_rows * part // n_threads for part in range(n_threads + 1)]
@@ -73,7 +82,7 @@ def run_in_turns(
     A thread that the system lets wait holds up nobody: the caller takes the slices that it leaves. Each has at least
     half as many operations as are worth a thread, and a multiple of so many rows.
     """
-    n_threads = 1 if operations < least_operations or _is_worker() else _blas_threads()
+    n_threads = 1 if operations < least_operations or _is_worker() else blas_threads()
     if n_threads <= 1:
         return [work(slice(0, n_rows))]
     n_turns = min(MOST_TURNS * n_threads, int(2.0 * operations / least_operations))
@@ -100,6 +109,20 @@ def run_in_turns(
     for other in late:
         other.result()
     return [results[start] for start in starts]
+
+
+@contextmanager
+def blas_alone(operations: float) -> Iterator[None]:
+    """Give BLAS one thread for what has so few operations.
+
+    Its other threads look for work for some 30 ms after their last (OpenBLAS), on cores that the caller's next threads
+    need: a fit that follows another one would wait for half of its rows.
+    """
+    if operations > MOST_OPERATIONS_ALONE or _limits:
+        yield
+        return
+    with _one_blas_thread_each():
+        yield
 
 
 @cache
@@ -129,7 +152,12 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _blas_threads() -> int:
+def blas_threads() -> int:
+    """Return how many threads BLAS may use.
+
+    >>> blas_threads() >= 1
+    True
+    """
     return min((library.num_threads for library in _controller().lib_controllers), default=1)
 
 

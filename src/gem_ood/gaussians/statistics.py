@@ -1,12 +1,12 @@
 """Statistics: what one pass over the rows leaves behind, and how such passes are joined.
 
-An `Accumulator` folds batches of any size; `Statistics` is the value it yields. Memory is O(k·m + m²) plus one
-chunk, whatever the number of rows. Accuracy rests on three things: a provisional shift per class (its first row),
-so that no square of an offset is ever formed; a symmetric rank update into a float64 accumulator; and one rank-k
-correction at the end. A single shift for all classes loses two digits when classes lie thousands of sigma apart.
+An `Accumulator` folds batches of any size; `Statistics` is the value it yields. Memory is O(k·m + m²) plus some rows
+for each thread, whatever the number of rows. Accuracy rests on three things: a provisional shift per class (its first
+row), so that no square of an offset is ever formed; products summed up in float64; and one rank-k correction at the
+end. A single shift for all classes loses two digits when classes lie thousands of sigma apart.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,35 +15,18 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg.blas import dsyrk
 
 from gem_ood.errors import InputError
-from gem_ood.features import as_features, chunks, even_size, refuse_non_finite, rows_per_chunk
-from gem_ood.gaussians.blas import add_rank_update
-from gem_ood.gaussians.labels import Codes, centre_by_class, class_counts, class_names, distinct_labels, encode
-from gem_ood.gaussians.parallel import run_in_parts
+from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk
+from gem_ood.gaussians.labels import Codes, class_counts, class_names, distinct_labels, encode
+from gem_ood.gaussians.parallel import blas_alone
+from gem_ood.gaussians.summing import Prepare, add_few_rows, are_few, refuse_overflow, sum_rows
 
 __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
-
-#: The rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
-MIN_ROWS_PER_UPDATE = 1024
-
-#: Rows in float64 that stay in the outer caches: they are written, summed up and multiplied in turn. Fewer at a time
-#: would fit a core's own cache, but threads would then wait for each other more often.
-UPDATE_BYTES = 4 << 20
-
-#: Up to so many features, NumPy's BLAS has the quicker rank update, with one thread in each part of the rows.
-NARROW = 128
 
 #: Rows are searched for the first of each class so many at a time; the first run holds all of a few dozen classes.
 FIRST_ROWS = 4096
 
 #: Square blocks of a matrix that a core's own cache holds, to copy one half onto the other.
 MIRRORED_BLOCK = 128
-
-#: Above this many classes, sums are formed for the classes that a part of the rows holds instead of for all.
-FEW_CLASSES = 256
-
-Prepare = Callable[[NDArray[Any]], NDArray[Any]]
-
-_Places = NDArray[np.intp] | slice
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,36 +136,14 @@ class Accumulator:
         codes = encode(labels, self.classes, len(features))
         self._own_arrays()
         self._place_shifts(features, codes, prepare)
-        size = max(MIN_ROWS_PER_UPDATE, UPDATE_BYTES // (8 * self.n_features))
-        is_one_chunk = len(features) <= size
-
-        def add_part(part: slice) -> tuple[_Places, NDArray[np.float64], NDArray[np.float64]]:
-            scatter = self._scatter if is_one_chunk else np.zeros((self.n_features, self.n_features), order="F")
-            return *self._part(
-                features[part], codes[part], scatter, size, first_row=part.start, prepare=prepare
-            ), scatter
-
-        operations = 0.0 if is_one_chunk else float(len(features)) * self.n_features**2
-        parts = run_in_parts(
-            add_part,
-            len(features),
-            operations=operations,
-            bytes_per_part=8 * self.n_features * (self.n_features + size),
-        )
-        # Nothing is kept unless every part is good, so a refused batch leaves no trace.
-        for _, _, scatter in parts:
-            _refuse_overflow(np.diag(scatter))
-        if not self._counts.any():  # nothing to add to, and memory never touched so far stays so
-            present, sums, self._scatter = parts[0]
-            if isinstance(present, slice):
-                self._sums = sums
-            else:
-                self._sums[present] = sums
-            del parts[0]
-        for present, sums, scatter in parts:
-            self._sums[present] += sums
-            if scatter is not self._scatter:
-                self._scatter += scatter
+        if are_few(*features.shape):
+            add_few_rows(features, codes, self._shifts, totals=self._sums, scatter=self._scatter, prepare=prepare)
+        else:
+            parts = sum_rows(features, codes, self._shifts, prepare=prepare)
+            with np.errstate(over="ignore"):  # what overflows is refused, and nothing is added
+                refuse_overflow(np.sum([np.diag(self._scatter), *(part.squares() for part in parts)], axis=0))
+            for part in parts:
+                part.add_to(self._sums, self._scatter)
         self._counts += class_counts(codes, len(self.classes))
         self._resolution = max(self._resolution, _resolution(features.dtype))
 
@@ -222,48 +183,6 @@ class Accumulator:
                 self._shifts[present[is_new]] = rows if prepare is None else prepare(rows)
                 is_missing[present] = False
 
-    def _part(
-        self,
-        features: NDArray[Any],
-        codes: Codes,
-        scatter: NDArray[np.float64],
-        size: int,
-        *,
-        first_row: int,
-        prepare: Prepare | None,
-    ) -> tuple[_Places, NDArray[np.float64]]:
-        """Add the scatter of these rows to `scatter`; return the classes they hold and the sums of each."""
-        n_places = len(self.classes)
-        present: _Places = slice(None)
-        place_of: NDArray[np.intp] | None = None
-        if n_places > FEW_CLASSES:
-            found = np.flatnonzero(class_counts(codes, n_places))
-            if len(found) < n_places:
-                present, place_of = found, np.empty(n_places, dtype=np.intp)
-                place_of[found] = np.arange(len(found))
-                n_places = len(found)
-        total = np.zeros((n_places, self.n_features))
-        buffer = np.empty((even_size(len(features), size), self.n_features))
-        for rows in chunks(len(features), len(buffer)):
-            chunk = features[rows] if prepare is None else prepare(features[rows])
-            centred = buffer[: len(chunk)]
-            own = codes[rows]
-            places = own if place_of is None else place_of[own]
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at below
-                centre_by_class(chunk, own, self._shifts, places=places, totals=total, out=centred)
-                if scatter is self._scatter:  # what is added here stays: it must be right before it is
-                    squares = np.einsum("ij,ij->j", centred, centred) + np.diag(scatter)
-                    if not np.isfinite(squares).all():
-                        refuse_non_finite(features[rows], first_row=first_row + rows.start)
-                        _refuse_overflow(squares)
-                if self.n_features <= NARROW and scatter is not self._scatter:
-                    scatter += centred.T @ centred
-                else:
-                    add_rank_update(centred, scatter)
-            if not np.isfinite(np.diag(scatter)).all():  # one NaN or infinity anywhere in the chunk reaches it
-                refuse_non_finite(features[rows], first_row=first_row + rows.start)
-        return present, total
-
     def statistics(self, *, is_last: bool = False) -> Statistics:
         """Return the statistics of all rows added so far; unless this `is_last`, the accumulator can go on afterwards.
 
@@ -271,8 +190,10 @@ class Accumulator:
         """
         counts = np.maximum(self._counts, 1)[:, np.newaxis]
         scaled = self._sums / np.sqrt(counts)
-        scatter = _mirrored(dsyrk(-1.0, scaled.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=is_last))
-        _refuse_overflow(np.diag(scatter))
+        with blas_alone(float(scaled.size) * self.n_features):
+            lower = dsyrk(-1.0, scaled.T, beta=1.0, c=self._scatter, lower=True, overwrite_c=is_last)
+        scatter = _mirrored(lower)
+        refuse_overflow(np.diag(scatter))
         means = self._sums / counts
         means += self._shifts
         means[self._counts == 0] = 0.0  # a refused batch may have left a shift there
@@ -334,7 +255,7 @@ def merge(first: Statistics, second: Statistics) -> Statistics:
         difference = means[1] - means[0]
         offsets = difference[both] * np.sqrt(counts[0] * share[:, 0])[both, np.newaxis]
         scatter = first.scatter + second.scatter + offsets.T @ offsets
-    _refuse_overflow(np.diag(scatter))
+    refuse_overflow(np.diag(scatter))
     return Statistics(
         classes=classes,
         counts=total,
@@ -373,11 +294,6 @@ def _refuse_mixed(is_labelled: bool, is_next_labelled: bool) -> None:
         raise InputError("this fit has labels but these rows came without labels; pass their labels")
     if is_next_labelled and not is_labelled:
         raise InputError("this fit is without labels but these rows came with labels; leave the labels out everywhere")
-
-
-def _refuse_overflow(sums_of_squares: NDArray[np.float64]) -> None:
-    if not np.isfinite(sums_of_squares).all():
-        raise InputError("features are so large that their squares overflow float64; rescale the features")
 
 
 def _mirrored(lower: NDArray[np.float64]) -> NDArray[np.float64]:

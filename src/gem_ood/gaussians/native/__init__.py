@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "Scatter",
     "Scorer",
     "can_read",
-    "centre_by_class",
     "instructions",
     "library",
     "limit_instructions",
@@ -73,7 +74,11 @@ def library() -> ctypes.CDLL | None:
     loaded.limit_level.argtypes, loaded.limit_level.restype = [_number], None
     loaded.panel_size.argtypes, loaded.panel_size.restype = [], _number
     loaded.workspace_bytes.argtypes, loaded.workspace_bytes.restype = [_number] * 3, _number
-    loaded.centre_by_class.argtypes, loaded.centre_by_class.restype = [*_ROWS, _number] + [_address] * 5, None
+    loaded.scatter_size.argtypes, loaded.scatter_size.restype = [_number], _number
+    loaded.laid_out_size.argtypes, loaded.laid_out_size.restype = [_number], _number
+    loaded.add_scatter.argtypes, loaded.add_scatter.restype = [*_ROWS, _number] + [_address] * 6, None
+    for read in (loaded.squares_of_scatter, loaded.add_scatter_to):
+        read.argtypes, read.restype = [_address, _number, _address], None
     return loaded if loaded.level() else None
 
 
@@ -129,8 +134,7 @@ class Scorer:
         *,
         is_triangular: bool,
     ) -> None:
-        loaded = library()
-        assert loaded is not None
+        loaded = _loaded()
         self.dtype = centre.dtype
         (n_features, rank), n_classes = whitener.shape, len(whitened_means)
         self._arrays = (  # kept for as long as their addresses are
@@ -168,20 +172,55 @@ class Scorer:
         )
 
 
-def centre_by_class(
-    rows: NDArray[Any],
-    *,
-    shift_places: NDArray[np.int64],
-    shifts: NDArray[np.float64],
-    total_places: NDArray[np.int64],
-    totals: NDArray[np.float64],
-    out: NDArray[np.float64],
-) -> None:
-    """Write each row less the shift at its place to out, and add that to the total at its place."""
+class Scatter:
+    """A scatter in the layout of the compiled passes, which they add rows to."""
+
+    def __init__(self, n_features: int) -> None:
+        self._n_features = n_features
+        self._sums = _aligned(np.zeros, _loaded().scatter_size(n_features))
+        self._laid_out = _aligned(np.empty, _loaded().laid_out_size(n_features))
+
+    @staticmethod
+    def n_bytes(n_features: int) -> int:
+        """Return how much memory one takes."""
+        return 8 * int(_loaded().scatter_size(n_features) + _loaded().laid_out_size(n_features))
+
+    def add(
+        self,
+        rows: NDArray[Any],
+        *,
+        shift_places: NDArray[np.int64],
+        shifts: NDArray[np.float64],
+        total_places: NDArray[np.int64],
+        totals: NDArray[np.float64],
+    ) -> None:
+        """Add each row, less the shift at its place, here and to the total at its place."""
+        readable = rows if can_read(rows) else np.array(rows, dtype=np.float64, order="C")
+        given = (shift_places, shifts, total_places, totals, self._laid_out, self._sums)
+        _loaded().add_scatter(*_rows(readable), self._n_features, *map(_address_of, given))
+
+    def squares(self) -> NDArray[np.float64]:
+        """Return the sum of squares of each feature."""
+        squares = np.empty(self._n_features)
+        _loaded().squares_of_scatter(_address_of(self._sums), self._n_features, _address_of(squares))
+        return squares
+
+    def add_to(self, scatter: NDArray[np.float64]) -> None:
+        """Add what is here to the lower triangle of a Fortran-ordered matrix."""
+        _loaded().add_scatter_to(_address_of(self._sums), self._n_features, _address_of(scatter.T))
+
+
+def _loaded() -> ctypes.CDLL:
     loaded = library()
     assert loaded is not None
-    given = (shift_places, shifts, total_places, totals, out)
-    loaded.centre_by_class(*_rows(rows), rows.shape[1], *map(_address_of, given))
+    return loaded
+
+
+def _aligned(made: Callable[[int], NDArray[np.float64]], size: int) -> NDArray[np.float64]:
+    """Return so many doubles that begin where a cache line does."""
+    memory = made(size + CACHE_LINE // 8)
+    start = -memory.ctypes.data % CACHE_LINE // 8
+    return memory[start : start + size]
 
 
 def _workspace(n_bytes: int) -> int:

@@ -15,6 +15,11 @@
 #undef LN2_HIGH
 #undef LN2_LOW
 #undef N_TERMS
+#undef NAME
+#undef VECTOR
+#undef PLACES
+#undef LANES
+#undef BLOCK
 
 #define REAL double
 #define WHOLE int64_t
@@ -32,6 +37,11 @@
 #undef LN2_HIGH
 #undef LN2_LOW
 #undef N_TERMS
+#undef NAME
+#undef VECTOR
+#undef PLACES
+#undef LANES
+#undef BLOCK
 
 #undef SET
 #undef VECTOR_BYTES

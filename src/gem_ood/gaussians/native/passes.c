@@ -1,4 +1,4 @@
-/* The passes over rows that no library has in one: scoring by tied Gaussians, and what comes before a rank update.
+/* The passes over rows that no library has in one: scoring by tied Gaussians, and the sums of a fit.
 
    Every function is compiled once for each instruction set that it may meet, and the widest that the processor has is
    taken. Nothing here allocates or knows Python: callers hand over memory and hold no lock meanwhile. */
@@ -19,6 +19,14 @@ enum { PANEL = 6 };
 
 /* A product runs over so many of its inputs at a time: as many columns of rows as the innermost cache holds. */
 enum { DEPTH = 192 };
+
+/* So many rows are centred before their products are summed up: one block of their columns is most of what the innermost
+   cache holds, and some blocks together are what the next one does. */
+enum { ROWS_LAID_OUT = 160, BLOCKS_TOGETHER = 10 };
+
+/* Vectors in a block of columns: with as many columns as a vector has lanes, their products are three quarters of the
+   registers of either set. */
+enum { FITTED_VECTORS = 3 };
 
 /* Squares are summed up in runs of so many: rounding then grows with the length of a run and with their number. */
 enum { SUMMED = 16 };
@@ -131,10 +139,27 @@ SCORE(double)
 PACK(float)
 PACK(double)
 
-/* Write each row less the shift of its class, and add it to the total of its class. */
-void centre_by_class(const void *rows, int64_t n_rows, int64_t bytes_apart, int64_t is_double, int64_t n_features,
-                     const int64_t *shift_places, const double *shifts, const int64_t *total_places, double *totals,
-                     double *out) {
-    CALL(centre_by_class, double, rows, n_rows, bytes_apart, is_double, n_features, shift_places, shifts, total_places,
-         totals, out);
+/* How many numbers the scatter of so many columns is kept in, and how many some rows of them are laid out in. */
+int64_t scatter_size(int64_t n_columns) { return CALL(scatter_size, double, n_columns); }
+int64_t laid_out_size(int64_t n_columns) { return CALL(laid_out_size, double, n_columns); }
+
+/* Add rows, each less the shift of its class, to the total of its class and their products to a scatter.
+
+   totals: of each place among total_places.
+   laid_out, scatter: of the sizes above; both begin where a cache line does. */
+void add_scatter(const void *rows, int64_t n_rows, int64_t bytes_apart, int64_t is_double, int64_t n_columns,
+                 const int64_t *shift_places, const double *shifts, const int64_t *total_places, double *totals,
+                 double *laid_out, double *scatter) {
+    CALL(add_scatter, double, rows, n_rows, bytes_apart, is_double, n_columns, shift_places, shifts, total_places, totals,
+         laid_out, scatter);
+}
+
+/* Write the sums of squares of a scatter. */
+void squares_of_scatter(const double *scatter, int64_t n_columns, double *out) {
+    CALL(squares_of_scatter, double, scatter, n_columns, out);
+}
+
+/* Add a scatter to the lower triangle of a matrix that is kept column by column. */
+void add_scatter_to(const double *scatter, int64_t n_columns, double *matrix) {
+    CALL(add_scatter_to, double, scatter, n_columns, matrix);
 }

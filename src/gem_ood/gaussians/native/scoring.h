@@ -202,9 +202,3 @@ static int64_t NAME(score)(const struct model *model, const void *rows, int64_t 
     }
     return n_not_finite;
 }
-
-#undef NAME
-#undef VECTOR
-#undef PLACES
-#undef LANES
-#undef BLOCK

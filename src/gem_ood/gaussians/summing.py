@@ -1,0 +1,270 @@
+"""RowSums: what some rows add to statistics, the sum of each class and the scatter, both about shifts of the classes.
+
+The passes in C centre some rows and multiply them while they lie in a core's own caches. Where these passes are not
+there, NumPy writes a chunk of centred rows and BLAS multiplies it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from gem_ood.errors import InputError
+from gem_ood.features import chunks, even_size, refuse_non_finite
+from gem_ood.gaussians import native
+from gem_ood.gaussians.blas import add_rank_update
+from gem_ood.gaussians.labels import Codes, class_counts
+from gem_ood.gaussians.parallel import LARGEST_MEMORY, blas_threads, run_in_parts
+
+__all__ = ["LONG_ROW", "Prepare", "RowSums", "add_class_sums", "add_few_rows", "are_few", "refuse_overflow", "sum_rows"]
+
+#: BLAS's rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
+MIN_ROWS_PER_UPDATE = 1024
+
+#: Rows in float64 that stay in the outer caches: they are written, summed up and multiplied in turn. Fewer at a time
+#: would fit a core's own cache, but threads would then wait for each other more often.
+UPDATE_BYTES = 4 << 20
+
+#: A call of the passes in C has about so many operations: enough for the threads to meet seldom, as each meeting can
+#: cost a turn of the scheduler, and few enough for Ctrl-C to be heard.
+OPERATIONS_PER_CALL = 1e9
+
+#: Bounds of its rows: twice what the passes lay out at a time, and what the places of their classes may hold.
+ROWS_PER_CALL = (320, 1 << 16)
+
+#: Rows that have to be copied for it, in float64, take about so many bytes.
+COPIED_BYTES = 1 << 20
+
+#: Up to so many features, NumPy's BLAS has the quicker rank update, with one thread in each part of the rows.
+NARROW = 128
+
+#: Above this many classes, sums are formed for the classes that a part of the rows holds instead of for all.
+FEW_CLASSES = 256
+
+#: Rows this long are summed up one by one: an addition takes longer than its start, and nothing is held meanwhile.
+LONG_ROW = 1024
+
+#: The scatters of all threads together may be as large as this many matrices: a fit holds more of them afterwards.
+MATRICES_OF_SCATTERS = 2
+
+#: BLAS's threads can share a scatter, those of the passes in C cannot: where memory allows only one for more threads
+#: than this, BLAS is quicker.
+THREADS_PER_SCATTER = 4
+
+Floats = NDArray[np.float64]
+
+Prepare = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class Scatter(Protocol):
+    """The sum of x xᵀ over centred rows, in a layout of its own."""
+
+    def add(
+        self,
+        rows: NDArray[Any],
+        *,
+        shift_places: NDArray[np.int64],
+        shifts: Floats,
+        total_places: NDArray[np.int64],
+        totals: Floats,
+    ) -> None:
+        """Add each row, less the shift at its place, here and to the total at its place."""
+
+    def squares(self) -> Floats:
+        """Return the sum of squares of each feature."""
+
+    def add_to(self, scatter: Floats) -> None:
+        """Add what is here to the lower triangle of a Fortran-ordered matrix."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowSums:
+    """What some rows add to statistics.
+
+    Attributes:
+        present: The places of the classes that `totals` has, among all.
+        totals: The sum of the centred rows of each of these.
+        scatter: That of all rows.
+    """
+
+    present: NDArray[np.int64] | slice
+    totals: Floats
+    scatter: Scatter
+
+    def squares(self) -> Floats:
+        """Return the sum of squares of each feature."""
+        return self.scatter.squares()
+
+    def add_to(self, totals: Floats, scatter: Floats) -> None:
+        """Add these to the totals of all classes, and to the lower triangle of a Fortran-ordered matrix."""
+        totals[self.present] += self.totals
+        self.scatter.add_to(scatter)
+
+
+class PlainScatter:
+    """A scatter as a matrix, to which BLAS adds chunks of centred rows."""
+
+    def __init__(self, n_features: int, *, most_rows: int) -> None:
+        self._sums = np.zeros((n_features, n_features), order="F")
+        self._centred = np.empty((most_rows, n_features))
+
+    def add(
+        self,
+        rows: NDArray[Any],
+        *,
+        shift_places: NDArray[np.int64],
+        shifts: Floats,
+        total_places: NDArray[np.int64],
+        totals: Floats,
+    ) -> None:
+        """Add each row, less the shift at its place, here and to the total at its place."""
+        centred = _centred(rows, shift_places, shifts, out=self._centred[: len(rows)])
+        add_class_sums(total_places, centred, totals)
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller looks at the squares
+            if centred.shape[1] <= NARROW:
+                self._sums += centred.T @ centred
+            else:
+                add_rank_update(centred, self._sums)
+
+    def squares(self) -> Floats:
+        """Return the sum of squares of each feature."""
+        return np.diag(self._sums)
+
+    def add_to(self, scatter: Floats) -> None:
+        """Add what is here to the lower triangle of a Fortran-ordered matrix."""
+        scatter += self._sums
+
+
+def sum_rows(features: NDArray[Any], codes: Codes, shifts: Floats, *, prepare: Prepare | None = None) -> list[RowSums]:
+    """Return what these rows add, a thread's part each; NaN, infinity and squares that overflow are refused.
+
+    Args:
+        features: Checked rows.
+        codes: The place of each row's class.
+        shifts: What is subtracted from the rows of each class.
+        prepare: Applied to each chunk of rows before it counts.
+    """
+    n_rows, n_features = features.shape
+    is_compiled = _is_compiled(n_features)
+    is_copied = prepare is not None or not native.can_read(features)
+    most_rows = _rows_per_call(n_features, is_copied=is_copied) if is_compiled else _rows_per_update(n_features)
+
+    def sum_part(part: slice) -> RowSums:
+        size = even_size(part.stop - part.start, most_rows)
+        scatter: Scatter = native.Scatter(n_features) if is_compiled else PlainScatter(n_features, most_rows=size)
+        present, own_places = _present(codes[part], len(shifts))
+        totals = np.zeros((len(shifts[present]), n_features))
+        for place in chunks(part.stop - part.start, size):
+            rows = slice(part.start + place.start, part.start + place.stop)
+            scatter.add(
+                features[rows] if prepare is None else prepare(features[rows]),
+                shift_places=codes[rows].astype(np.int64),
+                shifts=shifts,
+                total_places=own_places[place].astype(np.int64, copy=False),
+                totals=totals,
+            )
+            squares = scatter.squares()
+            if not np.isfinite(squares).all():  # one NaN or infinity anywhere in the chunk reaches them
+                refuse_non_finite(features[rows], first_row=rows.start)
+                refuse_overflow(squares)
+        return RowSums(present, totals, scatter)
+
+    return run_in_parts(
+        sum_part,
+        n_rows,
+        operations=float(n_rows) * n_features**2,
+        bytes_per_part=_bytes_per_part(n_features, is_compiled=is_compiled),
+        most_bytes=_most_bytes(n_features),
+    )
+
+
+def are_few(n_rows: int, n_features: int) -> bool:
+    """Return whether so few rows are added to a matrix in less time than scatters of their own take."""
+    if native.library() is None:
+        return n_rows <= _rows_per_update(n_features)
+    return 2 * n_rows <= n_features
+
+
+def add_few_rows(
+    rows: NDArray[Any], codes: Codes, shifts: Floats, *, totals: Floats, scatter: Floats, prepare: Prepare | None = None
+) -> None:
+    """Add what these rows add to the totals of all classes and to the lower triangle of a Fortran-ordered matrix.
+
+    What is refused adds nothing.
+    """
+    prepared = rows if prepare is None else prepare(rows)
+    centred = _centred(prepared, codes, shifts, out=np.empty(rows.shape))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at at once
+        squares = np.einsum("ij,ij->j", centred, centred) + np.diag(scatter)
+    if not np.isfinite(squares).all():
+        refuse_non_finite(rows)
+        refuse_overflow(squares)
+    present, places = _present(codes, len(shifts))
+    own_totals = np.zeros((len(shifts[present]), rows.shape[1]))
+    add_class_sums(places, centred, own_totals)
+    totals[present] += own_totals
+    add_rank_update(centred, scatter)
+
+
+def refuse_overflow(sums_of_squares: Floats) -> None:
+    """Raise unless all of these are finite."""
+    if not np.isfinite(sums_of_squares).all():
+        raise InputError("features are so large that their squares overflow float64; rescale the features")
+
+
+def add_class_sums(places: NDArray[Any], rows: Floats, totals: Floats) -> None:
+    """Add each row to the total at its place."""
+    if rows.shape[1] >= LONG_ROW:
+        for place, row in zip(places.tolist(), rows, strict=True):
+            totals[place] += row
+        return
+    entries = (np.ones(len(places)), places, np.arange(len(places) + 1))
+    totals += sparse.csc_array(entries, shape=(len(totals), len(places))) @ rows
+
+
+def _centred(rows: NDArray[Any], codes: NDArray[Any], shifts: Floats, *, out: Floats) -> Floats:
+    """Write each row less the shift of its class to out."""
+    np.take(shifts, codes, axis=0, out=out, mode="clip")  # without a mode it would be copied
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at in sums of squares
+        np.subtract(rows, out, out=out)
+    return out
+
+
+def _present(codes: Codes, n_classes: int) -> tuple[NDArray[np.int64] | slice, NDArray[Any]]:
+    """Return the places of the classes that sums are formed of, and where each row's class is among these."""
+    if n_classes <= FEW_CLASSES:
+        return slice(None), codes
+    present = np.flatnonzero(class_counts(codes, n_classes))
+    place_of = np.empty(n_classes, dtype=np.int64)
+    place_of[present] = np.arange(len(present))
+    return present, place_of[codes]
+
+
+def _is_compiled(n_features: int) -> bool:
+    if native.library() is None:
+        return False
+    n_scatters = max(1, _most_bytes(n_features) // _bytes_per_part(n_features, is_compiled=True))
+    return blas_threads() <= THREADS_PER_SCATTER * n_scatters
+
+
+def _rows_per_call(n_features: int, *, is_copied: bool) -> int:
+    fewest, most = ROWS_PER_CALL
+    wanted = COPIED_BYTES // (8 * n_features) if is_copied else int(OPERATIONS_PER_CALL / n_features**2)
+    return min(max(fewest, wanted), most)
+
+
+def _rows_per_update(n_features: int) -> int:
+    return max(MIN_ROWS_PER_UPDATE, UPDATE_BYTES // (8 * n_features))
+
+
+def _bytes_per_part(n_features: int, *, is_compiled: bool) -> int:
+    if is_compiled:
+        return native.Scatter.n_bytes(n_features) + 8 * n_features * _rows_per_call(n_features, is_copied=True)
+    return 8 * n_features * (n_features + _rows_per_update(n_features))
+
+
+def _most_bytes(n_features: int) -> int:
+    return max(LARGEST_MEMORY, MATRICES_OF_SCATTERS * 8 * n_features**2)
