@@ -284,7 +284,36 @@ def test_rows_are_centred_and_added_to_totals_and_scatter(instructions, m, n, dt
     np.testing.assert_array_equal(np.triu(matrix, 1), above)
 
 
-@pytest.mark.parametrize(("n", "m"), [(3000, 30), (40, 100)])
+def test_a_scatter_keeps_to_the_vectors_that_it_began_with(instructions):
+    rows, places, shifts = (
+        np.random.default_rng(8).normal(size=(50, 13)),
+        np.zeros(50, dtype=np.int64),
+        np.zeros((1, 13)),
+    )
+    scatter, totals, matrix = native.Scatter(13), np.zeros((1, 13)), np.zeros((13, 13), order="F")
+    native.limit_instructions(WIDEST if instructions != WIDEST else COMPILED[0])
+    scatter.add(rows, shift_places=places, shifts=shifts, total_places=places, totals=totals)
+    scatter.add_to(matrix)
+    np.testing.assert_allclose(matrix, np.tril(rows.T @ rows), rtol=1e-12)
+    np.testing.assert_allclose(scatter.squares(), np.sum(rows**2, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(50, 12), (50, 14), (49, 13), (51, 13), (50, 1)])
+def test_a_scatter_reads_no_other_memory_than_its_rows(shape):
+    places, shifts = np.zeros(50, dtype=np.int64), np.zeros((1, 13))
+    with pytest.raises(ValueError, match="would read other memory"):
+        native.Scatter(13).add(
+            np.ones(shape), shift_places=places, shifts=shifts, total_places=places, totals=np.zeros((1, 13))
+        )
+
+
+@pytest.mark.parametrize("matrix", [np.zeros((13, 13)), np.zeros((12, 12), order="F"), np.broadcast_to(0.0, (13, 13))])
+def test_a_scatter_writes_to_nothing_but_a_matrix_of_its_own_size(matrix):
+    with pytest.raises(ValueError, match="can only write to a writeable Fortran-ordered matrix"):
+        native.Scatter(13).add_to(matrix)
+
+
+@pytest.mark.parametrize(("n", "m"), [(3000, 30), (80, 100)])
 def test_a_fit_without_the_passes_in_c_is_the_same(instructions, n, m, monkeypatch):
     rng = np.random.default_rng(6)
     features, labels = rng.normal(size=(n, m)).astype(np.float32), rng.integers(0, 300, n)

@@ -13,7 +13,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from gem_ood import GEM
 from gem_ood.errors import InputError
-from gem_ood.gaussians import collect, parallel
+from gem_ood.gaussians import collect, parallel, summing
 
 
 def blas_threads():
@@ -44,7 +44,8 @@ def test_threads_change_no_statistic_and_no_score(monkeypatch):
         alone, scores = collect(features, labels), GEM().fit(features, labels).score_samples(features)
     monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
     monkeypatch.setattr(parallel, "blas_threads", lambda: 3)
-    monkeypatch.setattr("gem_ood.gaussians.summing.MIN_ROWS_PER_UPDATE", 64)
+    monkeypatch.setattr(summing, "MIN_ROWS_PER_UPDATE", 64)
+    monkeypatch.setattr(summing, "OPERATIONS_PER_CALL", 0.0)
     monkeypatch.setattr("gem_ood.features.CHUNK_BYTES", 1 << 14)
     together = collect(features, labels)
     np.testing.assert_array_equal(together.counts, alone.counts)
@@ -154,6 +155,16 @@ def test_blas_is_alone_in_what_is_short_and_has_its_threads_in_what_is_long():
         assert set(long) == {2}
 
 
+def test_one_that_is_alone_with_blas_leaves_others_their_threads(three_threads):
+    with parallel.blas_alone(1e6), ThreadPoolExecutor(1) as other:
+        assert len(other.submit(parallel.run_in_parts, lambda part: part, 9, operations=1.0).result(timeout=20)) == 3
+
+
+def test_no_more_threads_than_asked_for(three_threads):
+    assert len(parallel.run_in_parts(lambda part: part, 9, operations=1.0, most_threads=2)) == 2
+    assert parallel.run_in_parts(lambda part: part.stop, 9, operations=1.0, most_threads=1) == [9]
+
+
 def test_callers_from_many_threads_do_not_lose_blas_its_threads(monkeypatch):
     monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
     before = blas_threads()
@@ -184,11 +195,11 @@ def test_work_inside_work_takes_the_thread_it_has(three_threads):
 
 
 def test_a_thread_of_the_pool_never_waits_for_its_pool(three_threads, monkeypatch):
-    """After a second Ctrl-C nobody holds the limit any more, and work that goes on may ask for threads again."""
+    """After a second Ctrl-C nobody is known to be at work any more, and work that goes on may ask for threads again."""
     results = []
 
     def outlives_its_caller(part):
-        monkeypatch.setattr(parallel, "_limits", [])
+        monkeypatch.setattr(parallel, "_at_work", [])
         results.append(parallel.run_in_parts(lambda inner: inner.stop, 9, operations=1.0))
 
     parallel._pool(os.getpid()).submit(outlives_its_caller, None).result(timeout=20)

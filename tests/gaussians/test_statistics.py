@@ -15,7 +15,7 @@ from gem_ood.gaussians.summing import LONG_ROW, MIN_ROWS_PER_UPDATE, NARROW
 
 @pytest.fixture(params=["passes in C", "NumPy"])
 def way(request, monkeypatch):
-    """Sum rows up this way, a few at a time."""
+    """Sum rows up this way, some at a time."""
     monkeypatch.setattr(summing, "OPERATIONS_PER_CALL", 0.0)
     monkeypatch.setattr(summing, "UPDATE_BYTES", 0)
     if request.param == "NumPy":
@@ -249,6 +249,59 @@ def test_a_refused_batch_leaves_no_trace_in_the_first_or_a_later_one(way, width,
         accumulator.add(features, labels)
     twice = collect(np.concatenate([features, features]), np.concatenate([labels, labels]), classes=range(4))
     assert_same(accumulator.statistics(), twice)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda rows: rows[:, :3],
+        lambda rows: rows[:1],
+        lambda rows: np.repeat(rows, 200, axis=0),
+        lambda rows: rows[:, 0],
+    ],
+)
+@pytest.mark.parametrize("n_rows", [20, 3000])
+def test_rows_that_preparing_makes_more_or_fewer_are_refused(way, n_rows, prepare):
+    features, labels = labelled_rows(0, n=n_rows)
+    accumulator = Accumulator(n_features=6, classes=range(4))
+    accumulator.add(features, labels)
+    before = accumulator.statistics()
+    with pytest.raises(InputError, match=r"prepare made an array of shape .* from rows of shape \(\d+, 6\)"):
+        accumulator.add(features, labels, prepare=prepare)
+    assert_same(accumulator.statistics(), before)
+
+
+def test_many_classes_take_little_memory_for_each_row(way):
+    def peak(n_rows):
+        features, labels = np.ones((n_rows, 4)), np.arange(n_rows) % 300
+        accumulator = Accumulator(n_features=4, classes=range(300))
+        tracemalloc.start()
+        try:
+            accumulator.add(features, labels)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(900_000) - peak(600_000) < 4 * 300_000
+
+
+def test_blas_shares_a_scatter_where_memory_allows_too_few_for_all_threads(monkeypatch):
+    def way_of(n_features, n_threads, *, has_passes):
+        monkeypatch.setattr(summing, "blas_threads", lambda: n_threads)
+        monkeypatch.setattr(native, "library", library if has_passes else lambda: None)
+        return summing._way(n_features)
+
+    library = native.library
+    if library() is not None:
+        for n_features, n_threads in ((64, 2), (512, 16), (2048, 2), (4096, 4)):
+            is_compiled, most_threads = way_of(n_features, n_threads, has_passes=True)
+            assert is_compiled
+            assert 2 * most_threads >= n_threads
+        assert way_of(2048, 64, has_passes=True) == (False, 1)
+    assert way_of(2048, 8, has_passes=False) == (False, 1)
+    is_compiled, most_threads = way_of(128, 8, has_passes=False)
+    assert not is_compiled
+    assert most_threads >= 8
 
 
 def test_a_class_of_which_only_refused_rows_came_has_no_mean():

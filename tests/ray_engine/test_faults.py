@@ -23,6 +23,7 @@ from gem_ood import GEM
 from gem_ood.errors import CalibrationSizeError, FileFormatError, InputError, NotFittedError
 from gem_ood.gaussians import collect, merge
 from gem_ood.ray.opening import open_rows
+from gem_ood.ray.reducing import cancel
 from gem_ood.ray.spread import FileRows
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -383,6 +384,20 @@ def test_a_damaged_page_is_named_also_where_ray_reads_the_file(folder):
 
 
 # What is left behind
+
+
+def test_a_task_that_missed_its_call_is_called_again(monkeypatch):
+    called = []
+
+    def wait(references, **_):
+        return (references, []) if len(called) > 2 else (references[:1], references[1:])
+
+    monkeypatch.setattr(ray, "cancel", called.append)
+    monkeypatch.setattr(ray, "wait", wait)
+    cancel(iter(["hears at once", "hears later"]))
+    assert called == ["hears at once", "hears later", "hears later"]
+    cancel([])
+    assert len(called) == 3
 
 
 class Endless:

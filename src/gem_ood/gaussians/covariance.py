@@ -112,8 +112,7 @@ def factorize(
         )
     scales = np.sqrt(variances[varying])
     is_whole = len(varying) == dimension
-    with blas_alone(float(len(varying)) ** 3):
-        whitener = _whitener(covariance if is_whole else covariance[np.ix_(varying, varying)], scales)
+    whitener = _whitener(covariance if is_whole else covariance[np.ix_(varying, varying)], scales)
     rank = whitener.shape[1]
     if rank < dimension:
         _warn_of_rank(rank, dimension, dimension - len(varying), n_rows)
@@ -137,9 +136,10 @@ def is_diagonal(matrix: NDArray[np.float64]) -> bool:
 def _whitener(covariance: NDArray[np.float64], scales: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return W with Wᵀ R W = I on the support of the correlation matrix R."""
     # All in the memory of R: for a wide matrix, new memory costs as much time as the arithmetic.
-    lower, failed = dpotrf(_correlation(covariance, scales).T, lower=1, overwrite_a=1)
-    if not failed:
-        inverse, failed = dtrtri(lower, lower=1, overwrite_c=1)
+    with blas_alone(float(len(scales)) ** 3):
+        lower, failed = dpotrf(_correlation(covariance, scales).T, lower=1, overwrite_a=1)
+        if not failed:
+            inverse, failed = dtrtri(lower, lower=1, overwrite_c=1)
     # The inverse of the smallest eigenvalue is at most the trace of the inverse of R: where that is moderate, the rank
     # is full beyond doubt. Where it is not, a Cholesky factor may be noise, and only the eigenvalues can tell.
     # Not by NumPy's BLAS, which would wake a second pool of threads beside SciPy's.

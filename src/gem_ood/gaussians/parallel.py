@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -26,8 +26,9 @@ MIN_OPERATIONS = 1.5e8
 #: All parts of one call together hold no more than this many bytes of working memory, unless one alone does.
 LARGEST_MEMORY = 48 << 20
 
-#: BLAS takes less time by one thread for so many operations than its others then take from what comes next.
-MOST_OPERATIONS_ALONE = 1.5e9
+#: Up to so many operations BLAS loses less by having one thread than its others then take from what comes next. Up to
+#: the lower bound it takes one of itself.
+LEAST_OPERATIONS_ALONE, MOST_OPERATIONS_ALONE = 1e5, 1.5e9
 
 #: Turns of a thread: more would make up for a thread that waits, and cost the start of each.
 MOST_TURNS = 8
@@ -38,6 +39,7 @@ WORKER = "gem-ood-part"
 
 _lock = threading.Lock()
 _limits: list[Any] = []  # the limit in force and one entry for each call that relies on it
+_at_work: list[None] = []  # one entry for each call whose parts are under way
 
 
 def run_in_parts(
@@ -46,29 +48,32 @@ def run_in_parts(
     *,
     operations: float,
     bytes_per_part: int = 0,
-    most_bytes: int = LARGEST_MEMORY,
+    most_threads: int | None = None,
     fewest_threads: int = 1,
 ) -> list[Result]:
     """Return the results of work on consecutive slices that cover the rows, in order.
 
-    Short work is one slice in the calling thread, and there are never more slices than their memory allows. Work that
-    is mostly outside BLAS asks for threads of its own, where BLAS has fewer. If several slices fail, the error of the
-    first is raised.
+    Short work is one slice in the calling thread, and there are never more slices than their memory or the caller
+    allows. Work that is mostly outside BLAS asks for threads of its own, where BLAS has fewer. If several slices fail,
+    the error of the first is raised.
     """
     is_short = operations < MIN_OPERATIONS
     # Where another thread of this process is at it already, this call takes one core.
-    n_threads = 1 if is_short or _limits or _is_worker() else max(blas_threads(), fewest_threads)
-    n_threads = min(n_threads, n_rows, max(1, most_bytes // max(1, bytes_per_part)))
+    n_threads = 1 if is_short or _at_work or _is_worker() else max(blas_threads(), fewest_threads)
+    n_threads = min(n_threads, n_rows, most_threads or n_rows, max(1, LARGEST_MEMORY // max(1, bytes_per_part)))
     if n_threads <= 1:
         return [work(slice(0, n_rows))]
     bounds = [n_rows * part // n_threads for part in range(n_threads + 1)]
     parts = [slice(start, stop) for start, stop in pairwise(bounds)]
     with _one_blas_thread_each():
         others: list[Future[Result]] = []
+        _at_work.append(None)
         try:
             others.extend(_pool(os.getpid()).submit(work, part) for part in parts[1:])
             own = work(parts[0])
         finally:
+            if _at_work:  # a process forked amid the work begins with none
+                _at_work.pop()
             for other in others:  # they write to the caller's arrays
                 other.exception()  # waits and raises nothing; `futures.wait` would put a waiter on each first
         return [own, *(other.result() for other in others)]
@@ -118,10 +123,8 @@ def blas_alone(operations: float) -> Iterator[None]:
     Its other threads look for work for some 30 ms after their last (OpenBLAS), on cores that the caller's next threads
     need: a fit that follows another one would wait for half of its rows.
     """
-    if operations > MOST_OPERATIONS_ALONE or _limits:
-        yield
-        return
-    with _one_blas_thread_each():
+    is_short = LEAST_OPERATIONS_ALONE < operations < MOST_OPERATIONS_ALONE
+    with _one_blas_thread_each() if is_short else nullcontext():
         yield
 
 
@@ -165,6 +168,7 @@ def _begin_anew() -> None:
     """Lift the limit in a forked process: of the threads that relied on it, at most the one that forked is in it."""
     try:
         _lift_limit()
+        _at_work.clear()
     finally:
         _lock.release()
 

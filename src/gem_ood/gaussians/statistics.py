@@ -18,7 +18,7 @@ from gem_ood.errors import InputError
 from gem_ood.features import as_features, chunks, refuse_non_finite, rows_per_chunk
 from gem_ood.gaussians.labels import Codes, class_counts, class_names, distinct_labels, encode
 from gem_ood.gaussians.parallel import blas_alone
-from gem_ood.gaussians.summing import Prepare, add_few_rows, are_few, refuse_overflow, sum_rows
+from gem_ood.gaussians.summing import Prepare, add_few_rows, are_few, prepared, refuse_overflow, sum_rows
 
 __all__ = ["Accumulator", "Statistics", "collect", "fourth_moment", "merge"]
 
@@ -180,7 +180,7 @@ class Accumulator:
                 rows = features[part.start + first[is_new]]
                 if not np.isfinite(rows).all():
                     _refuse_first(features)
-                self._shifts[present[is_new]] = rows if prepare is None else prepare(rows)
+                self._shifts[present[is_new]] = prepared(rows, prepare)
                 is_missing[present] = False
 
     def statistics(self, *, is_last: bool = False) -> Statistics:
@@ -283,8 +283,7 @@ def fourth_moment(
         _refuse_mixed(statistics.is_labelled, labels is not None)
         codes = encode(labels, statistics.classes, len(features))
         for rows in chunks(len(features), rows_per_chunk(statistics.n_features)):
-            chunk = features[rows] if prepare is None else prepare(features[rows])
-            centred = chunk - statistics.means[codes[rows]]
+            centred = prepared(features[rows], prepare) - statistics.means[codes[rows]]
             total += float(np.sum(np.einsum("ij,ij->i", centred, centred) ** 2))
     return total
 

@@ -19,7 +19,7 @@ from gem_ood.gaussians.blas import add_rank_update
 from gem_ood.gaussians.labels import Codes, class_counts
 from gem_ood.gaussians.parallel import LARGEST_MEMORY, blas_threads, run_in_parts
 
-__all__ = ["LONG_ROW", "Prepare", "RowSums", "add_class_sums", "add_few_rows", "are_few", "refuse_overflow", "sum_rows"]
+__all__ = ["Prepare", "RowSums", "add_few_rows", "are_few", "prepared", "refuse_overflow", "sum_rows"]
 
 #: BLAS's rank update of a wide matrix is bound by memory unless each pass over it brings this many rows.
 MIN_ROWS_PER_UPDATE = 1024
@@ -32,8 +32,8 @@ UPDATE_BYTES = 4 << 20
 #: cost a turn of the scheduler, and few enough for Ctrl-C to be heard.
 OPERATIONS_PER_CALL = 1e9
 
-#: Bounds of its rows: twice what the passes lay out at a time, and what the places of their classes may hold.
-ROWS_PER_CALL = (320, 1 << 16)
+#: No more rows than this, as the places of their classes take memory too.
+MOST_ROWS_PER_CALL = 1 << 16
 
 #: Rows that have to be copied for it, in float64, take about so many bytes.
 COPIED_BYTES = 1 << 20
@@ -51,8 +51,9 @@ LONG_ROW = 1024
 MATRICES_OF_SCATTERS = 2
 
 #: BLAS's threads can share a scatter, those of the passes in C cannot: where memory allows only one for more threads
-#: than this, BLAS is quicker.
-THREADS_PER_SCATTER = 4
+#: than this, BLAS is quicker. On one core the passes were measured at 1.3 times its rate, of which it loses some when
+#: many threads share the work.
+THREADS_PER_SCATTER = 2
 
 Floats = NDArray[np.float64]
 
@@ -122,7 +123,7 @@ class PlainScatter:
     ) -> None:
         """Add each row, less the shift at its place, here and to the total at its place."""
         centred = _centred(rows, shift_places, shifts, out=self._centred[: len(rows)])
-        add_class_sums(total_places, centred, totals)
+        _add_class_sums(total_places, centred, totals)
         with np.errstate(over="ignore", invalid="ignore"):  # the caller looks at the squares
             if centred.shape[1] <= NARROW:
                 self._sums += centred.T @ centred
@@ -148,22 +149,27 @@ def sum_rows(features: NDArray[Any], codes: Codes, shifts: Floats, *, prepare: P
         prepare: Applied to each chunk of rows before it counts.
     """
     n_rows, n_features = features.shape
-    is_compiled = _is_compiled(n_features)
+    is_compiled, most_threads = _way(n_features)
     is_copied = prepare is not None or not native.can_read(features)
-    most_rows = _rows_per_call(n_features, is_copied=is_copied) if is_compiled else _rows_per_update(n_features)
 
     def sum_part(part: slice) -> RowSums:
-        size = even_size(part.stop - part.start, most_rows)
-        scatter: Scatter = native.Scatter(n_features) if is_compiled else PlainScatter(n_features, most_rows=size)
-        present, own_places = _present(codes[part], len(shifts))
+        n_own = part.stop - part.start
+        scatter: Scatter
+        if is_compiled:
+            scatter, size = native.Scatter(n_features), _rows_per_call(n_features, is_copied=is_copied)
+        else:
+            size = even_size(n_own, _rows_per_update(n_features))
+            scatter = PlainScatter(n_features, most_rows=size)
+        present, place_of = _present(codes[part], len(shifts))
         totals = np.zeros((len(shifts[present]), n_features))
-        for place in chunks(part.stop - part.start, size):
-            rows = slice(part.start + place.start, part.start + place.stop)
+        for own in chunks(n_own, size):
+            rows = slice(part.start + own.start, part.start + own.stop)
+            places = codes[rows].astype(np.int64)
             scatter.add(
-                features[rows] if prepare is None else prepare(features[rows]),
-                shift_places=codes[rows].astype(np.int64),
+                prepared(features[rows], prepare),
+                shift_places=places,
                 shifts=shifts,
-                total_places=own_places[place].astype(np.int64, copy=False),
+                total_places=places if place_of is None else place_of[places],
                 totals=totals,
             )
             squares = scatter.squares()
@@ -172,13 +178,25 @@ def sum_rows(features: NDArray[Any], codes: Codes, shifts: Floats, *, prepare: P
                 refuse_overflow(squares)
         return RowSums(present, totals, scatter)
 
-    return run_in_parts(
-        sum_part,
-        n_rows,
-        operations=float(n_rows) * n_features**2,
-        bytes_per_part=_bytes_per_part(n_features, is_compiled=is_compiled),
-        most_bytes=_most_bytes(n_features),
-    )
+    operations = float(n_rows) * n_features**2
+    return run_in_parts(sum_part, n_rows, operations=operations, most_threads=most_threads)
+
+
+def prepared(rows: NDArray[Any], prepare: Prepare | None) -> NDArray[Any]:
+    """Return what prepare makes of these rows, which must be as many of as many features.
+
+    >>> prepared(np.array([[1.0, 2.0]]), np.negative)
+    array([[-1., -2.]])
+    """
+    if prepare is None:
+        return rows
+    made = prepare(rows)
+    if made.shape != rows.shape:
+        raise InputError(
+            f"prepare made an array of shape {made.shape} from rows of shape {rows.shape}; "
+            f"let it return one row for each, of the same features"
+        )
+    return made
 
 
 def are_few(n_rows: int, n_features: int) -> bool:
@@ -195,16 +213,15 @@ def add_few_rows(
 
     What is refused adds nothing.
     """
-    prepared = rows if prepare is None else prepare(rows)
-    centred = _centred(prepared, codes, shifts, out=np.empty(rows.shape))
+    centred = _centred(prepared(rows, prepare), codes, shifts, out=np.empty(rows.shape))
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is looked at at once
         squares = np.einsum("ij,ij->j", centred, centred) + np.diag(scatter)
     if not np.isfinite(squares).all():
         refuse_non_finite(rows)
         refuse_overflow(squares)
-    present, places = _present(codes, len(shifts))
+    present, place_of = _present(codes, len(shifts))
     own_totals = np.zeros((len(shifts[present]), rows.shape[1]))
-    add_class_sums(places, centred, own_totals)
+    _add_class_sums(codes if place_of is None else place_of[codes], centred, own_totals)
     totals[present] += own_totals
     add_rank_update(centred, scatter)
 
@@ -215,7 +232,7 @@ def refuse_overflow(sums_of_squares: Floats) -> None:
         raise InputError("features are so large that their squares overflow float64; rescale the features")
 
 
-def add_class_sums(places: NDArray[Any], rows: Floats, totals: Floats) -> None:
+def _add_class_sums(places: NDArray[Any], rows: Floats, totals: Floats) -> None:
     """Add each row to the total at its place."""
     if rows.shape[1] >= LONG_ROW:
         for place, row in zip(places.tolist(), rows, strict=True):
@@ -233,38 +250,34 @@ def _centred(rows: NDArray[Any], codes: NDArray[Any], shifts: Floats, *, out: Fl
     return out
 
 
-def _present(codes: Codes, n_classes: int) -> tuple[NDArray[np.int64] | slice, NDArray[Any]]:
-    """Return the places of the classes that sums are formed of, and where each row's class is among these."""
+def _present(codes: Codes, n_classes: int) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64] | None]:
+    """Return the places of the classes that sums are formed of, and where each class is among these; None for all."""
     if n_classes <= FEW_CLASSES:
-        return slice(None), codes
+        return slice(None), None
     present = np.flatnonzero(class_counts(codes, n_classes))
     place_of = np.empty(n_classes, dtype=np.int64)
     place_of[present] = np.arange(len(present))
-    return present, place_of[codes]
+    return present, place_of
 
 
-def _is_compiled(n_features: int) -> bool:
-    if native.library() is None:
-        return False
-    n_scatters = max(1, _most_bytes(n_features) // _bytes_per_part(n_features, is_compiled=True))
-    return blas_threads() <= THREADS_PER_SCATTER * n_scatters
+def _way(n_features: int) -> tuple[bool, int]:
+    """Return whether the passes in C sum up rows of so many features, and by how many threads at the most."""
+    n_threads = blas_threads()
+    most_bytes = max(LARGEST_MEMORY, MATRICES_OF_SCATTERS * 8 * n_features**2)
+    if native.library() is not None:
+        copied = 8 * n_features * _rows_per_call(n_features, is_copied=True)
+        n_scatters = max(1, most_bytes // (native.Scatter.n_bytes(n_features) + copied))
+        if n_threads <= THREADS_PER_SCATTER * n_scatters:
+            return True, n_scatters
+    n_scatters = most_bytes // (8 * n_features * (n_features + _rows_per_update(n_features)))
+    return False, n_scatters if n_scatters >= n_threads else 1  # all of BLAS's threads share the one
 
 
 def _rows_per_call(n_features: int, *, is_copied: bool) -> int:
-    fewest, most = ROWS_PER_CALL
+    step = native.Scatter.rows_together()
     wanted = COPIED_BYTES // (8 * n_features) if is_copied else int(OPERATIONS_PER_CALL / n_features**2)
-    return min(max(fewest, wanted), most)
+    return max(1, min(wanted, MOST_ROWS_PER_CALL) // step) * step
 
 
 def _rows_per_update(n_features: int) -> int:
     return max(MIN_ROWS_PER_UPDATE, UPDATE_BYTES // (8 * n_features))
-
-
-def _bytes_per_part(n_features: int, *, is_compiled: bool) -> int:
-    if is_compiled:
-        return native.Scatter.n_bytes(n_features) + 8 * n_features * _rows_per_call(n_features, is_copied=True)
-    return 8 * n_features * (n_features + _rows_per_update(n_features))
-
-
-def _most_bytes(n_features: int) -> int:
-    return max(LARGEST_MEMORY, MATRICES_OF_SCATTERS * 8 * n_features**2)

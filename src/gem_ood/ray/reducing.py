@@ -41,6 +41,9 @@ RETRIES = 5
 #: Work that runs out of memory is tried again after so many seconds each: others may have given theirs back by then.
 PAUSES = (1.0, 4.0)
 
+#: Tasks are called back so often, as one that is just being started can miss its call, and so long apart.
+CALLS_BACK, SECONDS_TO_HEAR_IT = 3, 2.0
+
 OnRows = Callable[[int], None]
 
 Result = TypeVar("Result")
@@ -113,9 +116,14 @@ def _n_starts_before() -> int:
 
 def cancel(references: Iterable[Any]) -> None:
     """Call back tasks that are still at work, so that they do not stand in the way of the next ones."""
+    at_work = list(references)
     with suppress(Exception):  # the connection may be what failed
-        for reference in references:
-            ray.cancel(reference)
+        for _ in range(CALLS_BACK):
+            if not at_work:
+                return
+            for reference in at_work:
+                ray.cancel(reference)
+            _, at_work = ray.wait(at_work, num_returns=len(at_work), timeout=SECONDS_TO_HEAR_IT, fetch_local=False)
 
 
 class Tally:

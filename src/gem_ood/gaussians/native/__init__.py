@@ -72,13 +72,14 @@ def library() -> ctypes.CDLL | None:
         score.argtypes, score.restype = [_address, *_ROWS] + [_address] * 6, _number
     loaded.level.argtypes, loaded.level.restype = [], _number
     loaded.limit_level.argtypes, loaded.limit_level.restype = [_number], None
-    loaded.panel_size.argtypes, loaded.panel_size.restype = [], _number
+    for size in (loaded.panel_size, loaded.rows_laid_out):
+        size.argtypes, size.restype = [], _number
     loaded.workspace_bytes.argtypes, loaded.workspace_bytes.restype = [_number] * 3, _number
-    loaded.scatter_size.argtypes, loaded.scatter_size.restype = [_number], _number
-    loaded.laid_out_size.argtypes, loaded.laid_out_size.restype = [_number], _number
-    loaded.add_scatter.argtypes, loaded.add_scatter.restype = [*_ROWS, _number] + [_address] * 6, None
+    for size in (loaded.scatter_size, loaded.laid_out_size):
+        size.argtypes, size.restype = [_number] * 2, _number
+    loaded.add_scatter.argtypes, loaded.add_scatter.restype = [_number, *_ROWS, _number] + [_address] * 6, None
     for read in (loaded.squares_of_scatter, loaded.add_scatter_to):
-        read.argtypes, read.restype = [_address, _number, _address], None
+        read.argtypes, read.restype = [_number, _address, _number, _address], None
     return loaded if loaded.level() else None
 
 
@@ -176,14 +177,21 @@ class Scatter:
     """A scatter in the layout of the compiled passes, which they add rows to."""
 
     def __init__(self, n_features: int) -> None:
+        self._level = _loaded().level()  # the layout is that of its vectors
         self._n_features = n_features
-        self._sums = _aligned(np.zeros, _loaded().scatter_size(n_features))
-        self._laid_out = _aligned(np.empty, _loaded().laid_out_size(n_features))
+        self._sums = _aligned(np.zeros, _loaded().scatter_size(self._level, n_features))
+        self._laid_out = _aligned(np.empty, _loaded().laid_out_size(self._level, n_features))
+
+    @staticmethod
+    def rows_together() -> int:
+        """Return how many rows are added at a time: by multiples of that, sums do not depend on the size of calls."""
+        return int(_loaded().rows_laid_out())
 
     @staticmethod
     def n_bytes(n_features: int) -> int:
         """Return how much memory one takes."""
-        return 8 * int(_loaded().scatter_size(n_features) + _loaded().laid_out_size(n_features))
+        level = _loaded().level()
+        return 8 * int(_loaded().scatter_size(level, n_features) + _loaded().laid_out_size(level, n_features))
 
     def add(
         self,
@@ -195,19 +203,24 @@ class Scatter:
         totals: NDArray[np.float64],
     ) -> None:
         """Add each row, less the shift at its place, here and to the total at its place."""
+        if rows.shape != (len(shift_places), self._n_features):
+            raise ValueError("the passes would read other memory: each place takes a row of this scatter's features")
         readable = rows if can_read(rows) else np.array(rows, dtype=np.float64, order="C")
         given = (shift_places, shifts, total_places, totals, self._laid_out, self._sums)
-        _loaded().add_scatter(*_rows(readable), self._n_features, *map(_address_of, given))
+        _loaded().add_scatter(self._level, *_rows(readable), self._n_features, *map(_address_of, given))
 
     def squares(self) -> NDArray[np.float64]:
         """Return the sum of squares of each feature."""
         squares = np.empty(self._n_features)
-        _loaded().squares_of_scatter(_address_of(self._sums), self._n_features, _address_of(squares))
+        _loaded().squares_of_scatter(self._level, _address_of(self._sums), self._n_features, _address_of(squares))
         return squares
 
     def add_to(self, scatter: NDArray[np.float64]) -> None:
         """Add what is here to the lower triangle of a Fortran-ordered matrix."""
-        _loaded().add_scatter_to(_address_of(self._sums), self._n_features, _address_of(scatter.T))
+        is_whole = scatter.flags.f_contiguous and scatter.shape == (self._n_features,) * 2
+        if not (is_whole and scatter.flags.writeable):
+            raise ValueError("the passes can only write to a writeable Fortran-ordered matrix of their own size")
+        _loaded().add_scatter_to(self._level, _address_of(self._sums), self._n_features, _address_of(scatter.T))
 
 
 def _loaded() -> ctypes.CDLL:
@@ -216,9 +229,9 @@ def _loaded() -> ctypes.CDLL:
     return loaded
 
 
-def _aligned(made: Callable[[int], NDArray[np.float64]], size: int) -> NDArray[np.float64]:
+def _aligned(allocate: Callable[[int], NDArray[np.float64]], size: int) -> NDArray[np.float64]:
     """Return so many doubles that begin where a cache line does."""
-    memory = made(size + CACHE_LINE // 8)
+    memory = allocate(size + CACHE_LINE // 8)
     start = -memory.ctypes.data % CACHE_LINE // 8
     return memory[start : start + size]
 

@@ -20,8 +20,8 @@ enum { PANEL = 6 };
 /* A product runs over so many of its inputs at a time: as many columns of rows as the innermost cache holds. */
 enum { DEPTH = 192 };
 
-/* So many rows are centred before their products are summed up: one block of their columns is most of what the innermost
-   cache holds, and some blocks together are what the next one does. */
+/* So many rows are centred before their products are summed up: one block of their columns lies in the innermost cache,
+   and some blocks together lie in the next one. */
 enum { ROWS_LAID_OUT = 160, BLOCKS_TOGETHER = 10 };
 
 /* Vectors in a block of columns: with as many columns as a vector has lanes, their products are three quarters of the
@@ -95,8 +95,9 @@ void limit_level(int64_t widest) { most = widest; }
 /* What it was compiled from. */
 const char *source(void) { return SOURCE; }
 
-#define CALL(name, type, ...) \
-    (level() == AVX512 ? JOINED(name, avx512, type)(__VA_ARGS__) : JOINED(name, avx2, type)(__VA_ARGS__))
+#define CALL_AT(level, name, type, ...) \
+    ((level) == AVX512 ? JOINED(name, avx512, type)(__VA_ARGS__) : JOINED(name, avx2, type)(__VA_ARGS__))
+#define CALL(name, type, ...) CALL_AT(level(), name, type, __VA_ARGS__)
 
 int64_t panel_size(void) { return PANEL; }
 
@@ -139,27 +140,33 @@ SCORE(double)
 PACK(float)
 PACK(double)
 
-/* How many numbers the scatter of so many columns is kept in, and how many some rows of them are laid out in. */
-int64_t scatter_size(int64_t n_columns) { return CALL(scatter_size, double, n_columns); }
-int64_t laid_out_size(int64_t n_columns) { return CALL(laid_out_size, double, n_columns); }
+/* How many numbers the scatter of so many columns is kept in, and how many some rows of them are laid out in: both by
+   vectors of this level, which all that is done to this scatter has to name. */
+int64_t scatter_size(int64_t own_level, int64_t n_columns) { return CALL_AT(own_level, scatter_size, double, n_columns); }
+int64_t laid_out_size(int64_t own_level, int64_t n_columns) {
+    return CALL_AT(own_level, laid_out_size, double, n_columns);
+}
+
+/* Of how many rows a scatter sums up the products at a time. */
+int64_t rows_laid_out(void) { return ROWS_LAID_OUT; }
 
 /* Add rows, each less the shift of its class, to the total of its class and their products to a scatter.
 
    totals: of each place among total_places.
    laid_out, scatter: of the sizes above; both begin where a cache line does. */
-void add_scatter(const void *rows, int64_t n_rows, int64_t bytes_apart, int64_t is_double, int64_t n_columns,
-                 const int64_t *shift_places, const double *shifts, const int64_t *total_places, double *totals,
-                 double *laid_out, double *scatter) {
-    CALL(add_scatter, double, rows, n_rows, bytes_apart, is_double, n_columns, shift_places, shifts, total_places, totals,
-         laid_out, scatter);
+void add_scatter(int64_t own_level, const void *rows, int64_t n_rows, int64_t bytes_apart, int64_t is_double,
+                 int64_t n_columns, const int64_t *shift_places, const double *shifts, const int64_t *total_places,
+                 double *totals, double *laid_out, double *scatter) {
+    CALL_AT(own_level, add_scatter, double, rows, n_rows, bytes_apart, is_double, n_columns, shift_places, shifts,
+            total_places, totals, laid_out, scatter);
 }
 
 /* Write the sums of squares of a scatter. */
-void squares_of_scatter(const double *scatter, int64_t n_columns, double *out) {
-    CALL(squares_of_scatter, double, scatter, n_columns, out);
+void squares_of_scatter(int64_t own_level, const double *scatter, int64_t n_columns, double *out) {
+    CALL_AT(own_level, squares_of_scatter, double, scatter, n_columns, out);
 }
 
 /* Add a scatter to the lower triangle of a matrix that is kept column by column. */
-void add_scatter_to(const double *scatter, int64_t n_columns, double *matrix) {
-    CALL(add_scatter_to, double, scatter, n_columns, matrix);
+void add_scatter_to(int64_t own_level, const double *scatter, int64_t n_columns, double *matrix) {
+    CALL_AT(own_level, add_scatter_to, double, scatter, n_columns, matrix);
 }
