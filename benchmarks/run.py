@@ -48,9 +48,10 @@ def main() -> None:
     import machine
     import report
 
+    set_aside = machine.lift_limits()
     if not options.quick:
         machine.wait_for_quiet()
-    facts, before = machine.facts(), machine.ticks()
+    facts, before = machine.facts() | set_aside, machine.ticks()
     sections = []
     for name, measure in _measures(options).items():
         if name in options.only:

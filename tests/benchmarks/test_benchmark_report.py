@@ -1,4 +1,5 @@
 import json
+import os
 
 from made_runs import FACTS, failed, made_run, row
 
@@ -80,6 +81,17 @@ def test_time_that_other_machines_took_is_told():
     assert "took 20.0% of their time" in report.distrust(made_run(**taken))
     assert report.distrust(made_run(**machine.stolen_share(before, (*after[:3], 9000, *after[4:])))) == ""
     assert machine.stolen_share((), ()) == {}
+
+
+def test_settings_that_hold_a_library_back_are_set_aside_and_named(monkeypatch):
+    for name in machine.LIMITS_OF_PRODUCTS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    assert machine.lift_limits() == {}
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert machine.lift_limits() == {"settings set aside": "OPENBLAS_CORETYPE=Haswell"}
+    assert "OPENBLAS_CORETYPE" not in os.environ
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
 
 
 def test_too_many_noisy_numbers_make_the_run_suspect():
