@@ -10,7 +10,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["busy_warning", "facts", "lift_limits", "stolen_share", "ticks", "wait_for_quiet"]
+__all__ = ["busy_warning", "facts", "set_settings_aside", "stolen_share", "ticks", "wait_for_quiet"]
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
@@ -31,9 +31,9 @@ QUIET_LOAD = 0.25
 MOST_STOLEN = 0.05
 # What ended just now, such as the installation of the peers, is no longer in the load after so long.
 MOST_SECONDS_TO_WAIT = 120
-# Read by the libraries' products when they are loaded: each can hold them to fewer instructions than the processor has,
-# and our passes in C know none of them.
-LIMITS_OF_PRODUCTS = (
+# They choose for a library, when it is loaded, which instructions and block sizes its products take, often fewer than
+# the processor has; our passes in C know none of them.
+SETTINGS_OF_PRODUCTS = (
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "MKL_CBWR"),
     *("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "NPY_DISABLE_CPU_FEATURES"),
 )
@@ -41,12 +41,12 @@ LIMITS_OF_PRODUCTS = (
 STOLEN = 7
 
 
-def lift_limits() -> dict[str, str]:
-    """Let every library take the instructions that it chooses by itself, and return which settings were set aside.
+def set_settings_aside() -> dict[str, str]:
+    """Let every library choose its products by itself, and return the fact that settings were set aside, if any were.
 
     To be called before any of them is loaded; processes that are started later have no such settings either.
     """
-    found = {name: os.environ.pop(name) for name in LIMITS_OF_PRODUCTS if name in os.environ}
+    found = {name: os.environ.pop(name) for name in SETTINGS_OF_PRODUCTS if name in os.environ}
     return {"settings set aside": ", ".join(f"{name}={value}" for name, value in found.items())} if found else {}
 
 

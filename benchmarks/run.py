@@ -48,7 +48,7 @@ def main() -> None:
     import machine
     import report
 
-    set_aside = machine.lift_limits()
+    set_aside = machine.set_settings_aside()
     if not options.quick:
         machine.wait_for_quiet()
     facts, before = machine.facts() | set_aside, machine.ticks()

@@ -84,12 +84,12 @@ def test_time_that_other_machines_took_is_told():
 
 
 def test_settings_that_hold_a_library_back_are_set_aside_and_named(monkeypatch):
-    for name in machine.LIMITS_OF_PRODUCTS:
+    for name in machine.SETTINGS_OF_PRODUCTS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
-    assert machine.lift_limits() == {}
+    assert machine.set_settings_aside() == {}
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    assert machine.lift_limits() == {"settings set aside": "OPENBLAS_CORETYPE=Haswell"}
+    assert machine.set_settings_aside() == {"settings set aside": "OPENBLAS_CORETYPE=Haswell"}
     assert "OPENBLAS_CORETYPE" not in os.environ
     assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
 

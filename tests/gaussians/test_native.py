@@ -307,9 +307,40 @@ def test_a_scatter_reads_no_other_memory_than_its_rows(shape):
         )
 
 
-@pytest.mark.parametrize("matrix", [np.zeros((13, 13)), np.zeros((12, 12), order="F"), np.broadcast_to(0.0, (13, 13))])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"shift_places": np.zeros(50, dtype=np.int32)},
+        {"total_places": np.zeros(49, dtype=np.int64)},
+        {"shifts": np.zeros((1, 13), dtype=np.float32)},
+        {"shifts": np.zeros((2, 13), order="F")},
+        {"totals": np.zeros((1, 12))},
+    ],
+)
+def test_a_scatter_reads_no_other_memory_than_what_it_is_told(other):
+    places = np.zeros(50, dtype=np.int64)
+    given = {"shift_places": places, "shifts": np.zeros((1, 13)), "total_places": places, "totals": np.zeros((1, 13))}
+    native.Scatter(13).add(np.ones((50, 13)), **given)
+    with pytest.raises(ValueError, match="would read other memory"):
+        native.Scatter(13).add(np.ones((50, 13)), **given | other)
+
+
+def test_only_known_instructions_are_asked_for():
+    with pytest.raises(ValueError, match="need one of AVX2, AVX-512, not none"):
+        native.limit_instructions("none")
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        np.zeros((13, 13)),
+        np.zeros((12, 12), order="F"),
+        np.broadcast_to(0.0, (13, 13)),
+        np.zeros((13, 13), dtype=np.float32, order="F"),
+    ],
+)
 def test_a_scatter_writes_to_nothing_but_a_matrix_of_its_own_size(matrix):
-    with pytest.raises(ValueError, match="can only write to a writeable Fortran-ordered matrix"):
+    with pytest.raises(ValueError, match="can only write to a writeable Fortran-ordered float64 matrix"):
         native.Scatter(13).add_to(matrix)
 
 

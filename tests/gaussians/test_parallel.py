@@ -155,9 +155,25 @@ def test_blas_is_alone_in_what_is_short_and_has_its_threads_in_what_is_long():
         assert set(long) == {2}
 
 
-def test_one_that_is_alone_with_blas_leaves_others_their_threads(three_threads):
-    with parallel.blas_alone(1e6), ThreadPoolExecutor(1) as other:
-        assert len(other.submit(parallel.run_in_parts, lambda part: part, 9, operations=1.0).result(timeout=20)) == 3
+def test_one_that_is_alone_with_blas_leaves_others_their_threads(monkeypatch):
+    monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
+    turns = {"operations": 2.0, "least_operations": 1.0, "multiple": 1}
+    with threadpool_limits(2), parallel.blas_alone(1e6), ThreadPoolExecutor(1) as other:
+        parts = other.submit(parallel.run_in_parts, lambda part: part, 9, operations=1.0)
+        assert len(parts.result(timeout=20)) == 2
+        assert len(other.submit(parallel.run_in_turns, lambda part: part, 9, **turns).result(timeout=20)) > 1
+        assert parallel.blas_threads() == 2
+    with threadpool_limits(1):
+        assert parallel.blas_threads() == 1
+
+
+def test_work_beside_work_takes_one_core(three_threads):
+    def beside(_):
+        with ThreadPoolExecutor(1) as other:
+            return len(other.submit(parallel.run_in_parts, lambda part: part, 9, operations=1.0).result(timeout=20))
+
+    assert parallel.run_in_parts(beside, 2, operations=1.0) == [1, 1]
+    assert parallel.free_threads() == 3
 
 
 def test_no_more_threads_than_asked_for(three_threads):

@@ -1,6 +1,7 @@
 """Statistics against a textbook loop, and the laws of merging and streaming."""
 
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -221,7 +222,8 @@ def test_a_bad_row_deep_inside_is_named_by_its_own_number(way):
 @pytest.mark.parametrize("width", [NARROW, NARROW + 1, LONG_ROW])
 def test_rows_in_several_parts_equal_numpy(way, width, n_classes, n_threads, monkeypatch):
     monkeypatch.setattr(parallel, "MIN_OPERATIONS", 0.0)
-    monkeypatch.setattr(parallel, "blas_threads", lambda: n_threads)
+    for module in (parallel, summing):
+        monkeypatch.setattr(module, "blas_threads", lambda: n_threads)
     generator = np.random.default_rng(0)
     labels = generator.permutation(np.arange(2 * MIN_ROWS_PER_UPDATE + 3) % n_classes)
     features = generator.normal(size=(len(labels), width)) + labels[:, np.newaxis]
@@ -302,6 +304,24 @@ def test_blas_shares_a_scatter_where_memory_allows_too_few_for_all_threads(monke
     is_compiled, most_threads = way_of(128, 8, has_passes=False)
     assert not is_compiled
     assert most_threads >= 8
+
+
+def test_statistics_of_another_number_type_are_gone_on_with(way):
+    features, labels = labelled_rows(0, n=3000)
+    first = collect(features, labels)
+    coarse = replace(
+        first,
+        counts=first.counts.astype(np.int32),
+        means=np.asfortranarray(first.means, dtype=np.float32),
+        scatter=first.scatter.astype(np.float32),
+    )
+    accumulators = [Accumulator.resume(statistics) for statistics in (first, coarse)]
+    for accumulator in accumulators:
+        accumulator.add(features, labels)
+    expected, found = (accumulator.statistics() for accumulator in accumulators)
+    np.testing.assert_array_equal(found.counts, expected.counts)
+    np.testing.assert_allclose(found.means, expected.means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.scatter, expected.scatter, rtol=1e-5, atol=1e-2)
 
 
 def test_a_class_of_which_only_refused_rows_came_has_no_mean():

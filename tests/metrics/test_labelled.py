@@ -18,8 +18,7 @@ def test_two_threads_sort_as_one_does(monkeypatch, n_rows, decimals):
 
     monkeypatch.setattr(labelled, "LEAST_ROWS_TO_SHARE", 10)
     monkeypatch.setattr(labelled, "run_in_turns", run_in_turns)
-    for module in (labelled, parallel):
-        monkeypatch.setattr(module, "blas_threads", lambda: 2)
+    monkeypatch.setattr(parallel, "blas_threads", lambda: 2)
     found = labelled.labelled_sort(*sides)
     assert len(parts) == 2
     # Rows of one score may come in either order of their sides where it is zero.

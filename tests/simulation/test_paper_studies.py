@@ -64,12 +64,21 @@ def test_the_paper_s_size_is_the_default(no_prediction):
 @pytest.mark.parametrize("sampler", ["full", "projected"])
 def test_the_number_of_threads_changes_no_number(sampler, monkeypatch):
     settings = [Setting(k, 64, 5.0, n_in=300, n_out=200) for k in (3, 10, 30)]
-    found, names = [], set()
+    found, draw = [], running.draw_scores
     for n_threads in (1, 2, 3):
         have_cores(monkeypatch, n_threads)
-        progress = lambda *_: names.add(threading.current_thread().name)  # noqa: E731
-        found.append(simulate_settings(settings, runs=4, seed=3, sampler=sampler, progress=progress))
-    assert len(names) > 1
+        meeting, met = threading.Barrier(n_threads, timeout=30.0), set()
+
+        def draw_together(*arguments, meeting=meeting, met=met, **options):
+            thread = threading.get_ident()
+            if thread not in met:  # a thread that is late would find nothing left to draw
+                met.add(thread)
+                meeting.wait()
+            return draw(*arguments, **options)
+
+        monkeypatch.setattr(running, "draw_scores", draw_together)
+        found.append(simulate_settings(settings, runs=4, seed=3, sampler=sampler))
+        assert len(met) == n_threads
     for other in found[1:]:
         for rates, expected in zip(other, found[0], strict=True):
             for score in SCORES:

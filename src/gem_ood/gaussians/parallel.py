@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["LARGEST_MEMORY", "available_cores", "blas_alone", "blas_threads", "run_in_parts", "run_in_turns"]
+__all__ = [
+    "LARGEST_MEMORY",
+    "available_cores",
+    "blas_alone",
+    "blas_threads",
+    "free_threads",
+    "run_in_parts",
+    "run_in_turns",
+]
 
 Result = TypeVar("Result")
 
@@ -27,7 +35,7 @@ MIN_OPERATIONS = 1.5e8
 LARGEST_MEMORY = 48 << 20
 
 #: Up to so many operations BLAS loses less by having one thread than its others then take from what comes next. Up to
-#: the lower bound it takes one of itself.
+#: the lower bound it takes one of itself. Measured on two cores; on many, the upper bound may be too high.
 LEAST_OPERATIONS_ALONE, MOST_OPERATIONS_ALONE = 1e5, 1.5e9
 
 #: Turns of a thread: more would make up for a thread that waits, and cost the start of each.
@@ -39,6 +47,7 @@ WORKER = "gem-ood-part"
 
 _lock = threading.Lock()
 _limits: list[Any] = []  # the limit in force and one entry for each call that relies on it
+_threads_before: list[int] = []  # of BLAS, while a limit is in force
 _at_work: list[None] = []  # one entry for each call whose parts are under way
 
 
@@ -57,9 +66,7 @@ def run_in_parts(
     allows. Work that is mostly outside BLAS asks for threads of its own, where BLAS has fewer. If several slices fail,
     the error of the first is raised.
     """
-    is_short = operations < MIN_OPERATIONS
-    # Where another thread of this process is at it already, this call takes one core.
-    n_threads = 1 if is_short or _at_work or _is_worker() else max(blas_threads(), fewest_threads)
+    n_threads = 1 if operations < MIN_OPERATIONS or _has_one_core() else max(blas_threads(), fewest_threads)
     n_threads = min(n_threads, n_rows, most_threads or n_rows, max(1, LARGEST_MEMORY // max(1, bytes_per_part)))
     if n_threads <= 1:
         return [work(slice(0, n_rows))]
@@ -72,10 +79,12 @@ def run_in_parts(
             others.extend(_pool(os.getpid()).submit(work, part) for part in parts[1:])
             own = work(parts[0])
         finally:
-            if _at_work:  # a process forked amid the work begins with none
-                _at_work.pop()
-            for other in others:  # they write to the caller's arrays
-                other.exception()  # waits and raises nothing; `futures.wait` would put a waiter on each first
+            try:
+                for other in others:  # they write to the caller's arrays
+                    other.exception()  # waits and raises nothing; `futures.wait` would put a waiter on each first
+            finally:
+                if _at_work:  # a process forked amid the work begins with none
+                    _at_work.pop()
         return [own, *(other.result() for other in others)]
 
 
@@ -87,7 +96,7 @@ def run_in_turns(
     A thread that the system lets wait holds up nobody: the caller takes the slices that it leaves. Each has at least
     half as many operations as are worth a thread, and a multiple of so many rows.
     """
-    n_threads = 1 if operations < least_operations or _is_worker() else blas_threads()
+    n_threads = 1 if operations < least_operations else free_threads()
     if n_threads <= 1:
         return [work(slice(0, n_rows))]
     n_turns = min(MOST_TURNS * n_threads, int(2.0 * operations / least_operations))
@@ -134,6 +143,11 @@ def _pool(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(MOST_THREADS, os.cpu_count() or 1), thread_name_prefix=WORKER)
 
 
+def _has_one_core() -> bool:
+    """Return whether a call takes the core that it has: another thread of this process is at it already."""
+    return bool(_at_work) or _is_worker()
+
+
 def _is_worker() -> bool:
     """Return whether this is one of the threads: work that waits for others of its own pool could wait for ever."""
     return threading.current_thread().name.startswith(WORKER)
@@ -155,13 +169,23 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def free_threads() -> int:
+    """Return how many threads a call that begins now may share its work with, itself included.
+
+    >>> free_threads() >= 1
+    True
+    """
+    return 1 if _has_one_core() else blas_threads()
+
+
 def blas_threads() -> int:
-    """Return how many threads BLAS may use.
+    """Return how many threads BLAS may use, or might but for a limit that is set here.
 
     >>> blas_threads() >= 1
     True
     """
-    return min((library.num_threads for library in _controller().lib_controllers), default=1)
+    before = _threads_before[:1]  # another thread may lift the limit meanwhile
+    return before[0] if before else min((library.num_threads for library in _controller().lib_controllers), default=1)
 
 
 def _begin_anew() -> None:
@@ -177,6 +201,7 @@ def _lift_limit() -> None:
     if _limits:
         _limits[0].restore_original_limits()
         _limits.clear()
+        _threads_before.clear()
 
 
 if hasattr(os, "register_at_fork"):  # nobody else holds the lock when the process is copied
@@ -187,7 +212,12 @@ if hasattr(os, "register_at_fork"):  # nobody else holds the lock when the proce
 def _one_blas_thread_each() -> Iterator[None]:
     # The limit is the process's: it is set by the first call and lifted by the last that overlap.
     with _lock:
-        _limits.append(None if _limits else _controller().limit(limits=1))
+        if _limits:
+            _limits.append(None)
+        else:
+            n_threads = blas_threads()
+            _limits.append(_controller().limit(limits=1))
+            _threads_before.append(n_threads)
     try:
         yield
     finally:

@@ -119,9 +119,9 @@ class Accumulator:
         accumulator = cls(n_features=statistics.n_features, classes=statistics.classes)
         accumulator.is_labelled = statistics.is_labelled
         accumulator._resolution = statistics.resolution
-        accumulator._counts = statistics.counts.copy()
-        accumulator._shifts = statistics.means.copy()
-        accumulator._scatter = np.asfortranarray(np.tril(statistics.scatter))
+        accumulator._counts = np.array(statistics.counts, dtype=np.int64)
+        accumulator._shifts = np.array(statistics.means, dtype=np.float64, order="C")
+        accumulator._scatter = np.asfortranarray(np.tril(statistics.scatter), dtype=np.float64)
         return accumulator
 
     def add(self, X: ArrayLike, labels: ArrayLike | None = None, *, prepare: Prepare | None = None) -> None:

@@ -6,7 +6,7 @@ there, NumPy writes a chunk of centred rows and BLAS multiplies it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,27 +60,6 @@ Floats = NDArray[np.float64]
 Prepare = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-class Scatter(Protocol):
-    """The sum of x xᵀ over centred rows, in a layout of its own."""
-
-    def add(
-        self,
-        rows: NDArray[Any],
-        *,
-        shift_places: NDArray[np.int64],
-        shifts: Floats,
-        total_places: NDArray[np.int64],
-        totals: Floats,
-    ) -> None:
-        """Add each row, less the shift at its place, here and to the total at its place."""
-
-    def squares(self) -> Floats:
-        """Return the sum of squares of each feature."""
-
-    def add_to(self, scatter: Floats) -> None:
-        """Add what is here to the lower triangle of a Fortran-ordered matrix."""
-
-
 @dataclass(frozen=True, eq=False)
 class RowSums:
     """What some rows add to statistics.
@@ -88,12 +67,12 @@ class RowSums:
     Attributes:
         present: The places of the classes that `totals` has, among all.
         totals: The sum of the centred rows of each of these.
-        scatter: That of all rows.
+        scatter: The sum of x xᵀ over all of them, in a layout of its own.
     """
 
     present: NDArray[np.int64] | slice
     totals: Floats
-    scatter: Scatter
+    scatter: "native.Scatter | PlainScatter"
 
     def squares(self) -> Floats:
         """Return the sum of squares of each feature."""
@@ -101,8 +80,8 @@ class RowSums:
 
     def add_to(self, totals: Floats, scatter: Floats) -> None:
         """Add these to the totals of all classes, and to the lower triangle of a Fortran-ordered matrix."""
-        totals[self.present] += self.totals
         self.scatter.add_to(scatter)
+        totals[self.present] += self.totals
 
 
 class PlainScatter:
@@ -154,14 +133,14 @@ def sum_rows(features: NDArray[Any], codes: Codes, shifts: Floats, *, prepare: P
 
     def sum_part(part: slice) -> RowSums:
         n_own = part.stop - part.start
-        scatter: Scatter
+        scatter: native.Scatter | PlainScatter
         if is_compiled:
             scatter, size = native.Scatter(n_features), _rows_per_call(n_features, is_copied=is_copied)
         else:
             size = even_size(n_own, _rows_per_update(n_features))
             scatter = PlainScatter(n_features, most_rows=size)
         present, place_of = _present(codes[part], len(shifts))
-        totals = np.zeros((len(shifts[present]), n_features))
+        totals = np.zeros((_n_present(present, shifts), n_features))
         for own in chunks(n_own, size):
             rows = slice(part.start + own.start, part.start + own.stop)
             places = codes[rows].astype(np.int64)
@@ -220,7 +199,7 @@ def add_few_rows(
         refuse_non_finite(rows)
         refuse_overflow(squares)
     present, place_of = _present(codes, len(shifts))
-    own_totals = np.zeros((len(shifts[present]), rows.shape[1]))
+    own_totals = np.zeros((_n_present(present, shifts), rows.shape[1]))
     _add_class_sums(codes if place_of is None else place_of[codes], centred, own_totals)
     totals[present] += own_totals
     add_rank_update(centred, scatter)
@@ -255,9 +234,15 @@ def _present(codes: Codes, n_classes: int) -> tuple[NDArray[np.int64] | slice, N
     if n_classes <= FEW_CLASSES:
         return slice(None), None
     present = np.flatnonzero(class_counts(codes, n_classes))
+    if len(present) == n_classes:
+        return slice(None), None
     place_of = np.empty(n_classes, dtype=np.int64)
     place_of[present] = np.arange(len(present))
     return present, place_of
+
+
+def _n_present(present: NDArray[np.int64] | slice, shifts: Floats) -> int:
+    return len(shifts) if isinstance(present, slice) else len(present)
 
 
 def _way(n_features: int) -> tuple[bool, int]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gem_ood.features import chunks
-from gem_ood.gaussians.parallel import blas_threads, run_in_turns
+from gem_ood.gaussians.parallel import free_threads, run_in_turns
 
 __all__ = ["CHUNK_ROWS", "labelled_sort"]
 
@@ -69,7 +69,7 @@ def _write_labelled(scores: NDArray[np.float64], scale: float, label: int, bits:
 
 def _sort(values: NDArray[np.float64]) -> None:
     """Sort in place, by two threads if there are any: one half each, of what lies below and above the median."""
-    if len(values) < LEAST_ROWS_TO_SHARE or blas_threads() == 1:
+    if len(values) < LEAST_ROWS_TO_SHARE or free_threads() == 1:
         values.sort()
         return
     half = -(-len(values) // 2)

@@ -42,7 +42,7 @@ RETRIES = 5
 PAUSES = (1.0, 4.0)
 
 #: Tasks are called back so often, as one that is just being started can miss its call, and so long apart.
-CALLS_BACK, SECONDS_TO_HEAR_IT = 3, 2.0
+CALLS_BACK, SECONDS_TO_HEAR_IT = 3, 1.0
 
 OnRows = Callable[[int], None]
 
@@ -115,7 +115,10 @@ def _n_starts_before() -> int:
 
 
 def cancel(references: Iterable[Any]) -> None:
-    """Call back tasks that are still at work, so that they do not stand in the way of the next ones."""
+    """Call back tasks that are still at work, so that they do not stand in the way of the next ones.
+
+    Those that do not hear it are left after three seconds.
+    """
     at_work = list(references)
     with suppress(Exception):  # the connection may be what failed
         for _ in range(CALLS_BACK):

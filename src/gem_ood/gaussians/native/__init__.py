@@ -108,7 +108,9 @@ def instructions() -> str:
 
 
 def limit_instructions(widest: str) -> None:
-    """Let the compiled passes use nothing wider."""
+    """Let the compiled passes use nothing wider; GEM_OOD_NATIVE=0 switches them off."""
+    if widest not in INSTRUCTIONS[1:]:
+        raise ValueError(f"the compiled passes need one of {', '.join(INSTRUCTIONS[1:])}, not {widest}")
     loaded = library()
     if loaded:
         loaded.limit_level(INSTRUCTIONS.index(widest))
@@ -203,8 +205,16 @@ class Scatter:
         totals: NDArray[np.float64],
     ) -> None:
         """Add each row, less the shift at its place, here and to the total at its place."""
-        if rows.shape != (len(shift_places), self._n_features):
-            raise ValueError("the passes would read other memory: each place takes a row of this scatter's features")
+        n_rows = len(rows)
+        if not (
+            rows.shape == (n_rows, self._n_features)
+            and all(_is_run(places, np.int64, (n_rows,)) for places in (shift_places, total_places))
+            and all(_is_run(table, np.float64, (len(table), self._n_features)) for table in (shifts, totals))
+        ):
+            raise ValueError(
+                "the passes would read other memory: they take rows of this scatter's features, a place each, "
+                "and shifts and totals of as many features, in C order"
+            )
         readable = rows if can_read(rows) else np.array(rows, dtype=np.float64, order="C")
         given = (shift_places, shifts, total_places, totals, self._laid_out, self._sums)
         _loaded().add_scatter(self._level, *_rows(readable), self._n_features, *map(_address_of, given))
@@ -217,9 +227,10 @@ class Scatter:
 
     def add_to(self, scatter: NDArray[np.float64]) -> None:
         """Add what is here to the lower triangle of a Fortran-ordered matrix."""
-        is_whole = scatter.flags.f_contiguous and scatter.shape == (self._n_features,) * 2
-        if not (is_whole and scatter.flags.writeable):
-            raise ValueError("the passes can only write to a writeable Fortran-ordered matrix of their own size")
+        if not (_is_run(scatter.T, np.float64, (self._n_features,) * 2) and scatter.flags.writeable):
+            raise ValueError(
+                "the passes can only write to a writeable Fortran-ordered float64 matrix of their own size"
+            )
         _loaded().add_scatter_to(self._level, _address_of(self._sums), self._n_features, _address_of(scatter.T))
 
 
@@ -234,6 +245,11 @@ def _aligned(allocate: Callable[[int], NDArray[np.float64]], size: int) -> NDArr
     memory = allocate(size + CACHE_LINE // 8)
     start = -memory.ctypes.data % CACHE_LINE // 8
     return memory[start : start + size]
+
+
+def _is_run(array: NDArray[Any], dtype: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether these are such numbers, one after the other."""
+    return array.dtype == dtype and array.shape == shape and array.flags.c_contiguous and array.flags.aligned
 
 
 def _workspace(n_bytes: int) -> int:
