@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["busy_warning", "facts", "set_settings_aside", "stolen_share", "ticks", "wait_for_quiet"]
+__all__ = [
+    "busy_warning",
+    "facts",
+    "give_back_freed_memory",
+    "set_settings_aside",
+    "stolen_share",
+    "ticks",
+    "wait_for_quiet",
+]
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
@@ -48,6 +58,12 @@ def set_settings_aside() -> dict[str, str]:
     """
     found = {name: os.environ.pop(name) for name in SETTINGS_OF_PRODUCTS if name in os.environ}
     return {"settings set aside": ", ".join(f"{name}={value}" for name, value in found.items())} if found else {}
+
+
+def give_back_freed_memory() -> None:
+    """Return to the system what the allocator keeps of freed memory, where it can be told to."""
+    with suppress(OSError, AttributeError):  # another C library than GNU's
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def wait_for_quiet() -> None:

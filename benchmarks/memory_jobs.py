@@ -6,7 +6,6 @@ made and a small fit and score, so that modules, thread pools and the buffers of
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import resource
@@ -22,6 +21,7 @@ import numpy as np
 
 from gem_ood import GEM
 from libraries import OURS, fitting_libraries
+from machine import give_back_freed_memory
 from peers import ALL_PAIRS, Features, Labels, Peer
 
 __all__ = ["Peak", "run_job"]
@@ -31,6 +31,8 @@ Result = TypeVar("Result")
 STATUS = Path("/proc/self/status")
 # Written here, the number 5 sets the mark of the most memory held back to what is held now (Linux, proc(5)).
 RESET = Path("/proc/self/clear_refs")
+# With the number 1000 here, a process that needs more memory than there is is ended before any other (Linux, proc(5)).
+ENDED_FIRST = Path("/proc/self/oom_score_adj")
 # Rows are drawn in pieces, so that drawing them leaves no mark of its own.
 PIECE_ROWS = 1_000
 BATCH_ROWS = 2_000
@@ -119,19 +121,13 @@ def _draw(rows: int, dimensions: int, classes: int) -> tuple[Features, Labels]:
 
 def _measured(call: Callable[[], Result]) -> tuple[Result, Peak]:
     """What the call returned and the memory that it took."""
-    _give_back_freed_memory()
+    give_back_freed_memory()
     is_exact = _reset_mark()
     before = _held()
     result = call()
     peak = _most_held()
-    _give_back_freed_memory()
+    give_back_freed_memory()
     return result, Peak(max(0.0, peak - before), max(0.0, _held() - before), is_exact)
-
-
-def _give_back_freed_memory() -> None:
-    """Memory that is freed but kept by the allocator would serve the next call unseen."""
-    with suppress(OSError, AttributeError):  # another C library than GNU's
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _reset_mark() -> bool:
@@ -161,5 +157,7 @@ def _status(field: str) -> float:
 JOBS = {job.__name__: job for job in (fit_and_score, fit_batches)}
 
 if __name__ == "__main__":
+    with suppress(OSError):
+        ENDED_FIRST.write_text("1000")
     found = JOBS[sys.argv[1]](*sys.argv[2:])
     print(json.dumps({name: vars(peak) for name, peak in found.items()}))
